@@ -1,0 +1,1 @@
+"""Long searches for problems on which a kernel under test goes wrong."""

@@ -1,0 +1,1 @@
+"""MLA decode kernels of this repository, with the host code that plans and compiles them."""

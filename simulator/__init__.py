@@ -1,0 +1,1 @@
+"""Runs compiled CUDA kernels on the CPU, one PTX instruction after another."""
