@@ -1,0 +1,363 @@
+"""PTX tokens to nodes. Source: PTX ISA, chapters 4 (Syntax), 5 (State Spaces) and 10 (Directives).
+
+Names are resolved when a function is complete, because a label may be used before it stands:
+``{ }`` opens a scope whose registers and labels hide those outside it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from simulator.errors import Unsupported
+from simulator.ptx import nodes
+from simulator.ptx.lexer import Token, tokenise
+
+TYPE_BYTES = {
+    f"{letter}{bits}": bits // 8
+    for letter in "busf"
+    for bits in (8, 16, 32, 64)
+    if (letter, bits) != ("f", 8)
+}
+_FUNCTION_DIRECTIVES = (".reqntid", ".maxntid", ".minnctapersm", ".maxnreg", ".reqnctapercluster",
+                        ".maxclusterrank", ".explicitcluster", ".maxnctapersm")  # fmt: skip
+
+
+def parse(text: str) -> nodes.Module:
+    """The module that a PTX text holds.
+
+    Raises ``Unsupported``, naming the line, for anything outside the subset that kernels compiled
+    by the CuTe DSL use (device functions and calls, for example).
+    """
+    return _Parser(tokenise(text)).module()
+
+
+@dataclass
+class _Scope:
+    """One ``{ }``: what it declares, and the scope around it."""
+
+    number: int
+    parent: _Scope | None
+    registers: dict[str, str] = field(default_factory=dict)
+    ranges: dict[str, tuple[str, int]] = field(default_factory=dict)
+    labels: set[str] = field(default_factory=set)
+
+    def unique(self, name: str) -> str:
+        return name if self.number == 0 else f"{name}@{self.number}"
+
+    def register(self, name: str) -> nodes.Register | None:
+        if name in self.registers:
+            return nodes.Register(self.unique(name), self.registers[name])
+        match = re.fullmatch(r"(%\w*?[A-Za-z_])(\d+)", name)
+        if match and match[1] in self.ranges and int(match[2]) < self.ranges[match[1]][1]:
+            return nodes.Register(self.unique(name), self.ranges[match[1]][0])
+        return self.parent.register(name) if self.parent else None
+
+    def label(self, name: str) -> nodes.Label | None:
+        if name in self.labels:
+            return nodes.Label(self.unique(name))
+        return self.parent.label(name) if self.parent else None
+
+
+@dataclass(frozen=True)
+class _Raw:
+    """An instruction whose names are not resolved yet."""
+
+    mnemonic: str
+    operands: tuple[object, ...]
+    guard: tuple[str, bool] | None
+    line: int
+    source: str | None
+    scope: _Scope
+
+
+class _Parser:
+    def __init__(self, tokens: list[Token]) -> None:
+        self._tokens = tokens
+        self._at = 0
+        self._files: dict[int, str] = {}
+        self._source: str | None = None
+        self._shared: list[nodes.SharedVariable] = []
+
+    # 1. Tokens
+
+    def _peek(self) -> Token:
+        return self._tokens[self._at]
+
+    def _next(self) -> Token:
+        token = self._tokens[self._at]
+        self._at += 1
+        return token
+
+    def _accept(self, text: str) -> bool:
+        if self._peek().text == text:
+            self._at += 1
+            return True
+        return False
+
+    def _expect(self, text: str) -> Token:
+        token = self._next()
+        if token.text != text:
+            raise Unsupported(f"PTX line {token.line}: expected {text!r}, found {token.text!r}")
+        return token
+
+    def _integer(self) -> int:
+        token = self._next()
+        if token.kind != "number":
+            raise Unsupported(f"PTX line {token.line}: expected a number, found {token.text!r}")
+        return int(token.text.rstrip("U"), 0)
+
+    # 2. Module level
+
+    def module(self) -> nodes.Module:
+        version, target, kernels = "", "", {}
+        while (token := self._next()).kind != "end":
+            match token.text:
+                case ".version":
+                    version = self._next().text
+                    while self._peek().line == token.line:
+                        version += self._next().text
+                case ".target":
+                    target = self._next().text
+                    while self._accept(","):
+                        self._next()
+                case ".address_size":
+                    if (size := self._integer()) != 64:
+                        raise Unsupported(f"PTX line {token.line}: address size {size}; only 64")
+                case ".file":
+                    self._file()
+                case ".section":
+                    self._section()
+                case ".shared":
+                    self._shared.append(self._variable())
+                case ".entry":
+                    kernel = self._kernel()
+                    kernels[kernel.name] = kernel
+                case ".visible" | ".extern" | ".weak":
+                    pass
+                case _:
+                    raise Unsupported(f"PTX line {token.line}: {token.text!r} at module level")
+        return nodes.Module(version, target, kernels)
+
+    def _file(self) -> None:
+        number = self._integer()
+        self._files[number] = self._next().text.strip('"')
+        while self._accept(","):
+            self._next()
+
+    def _section(self) -> None:
+        """Skip a debug section: its braces hold data, not statements."""
+        while self._next().text != "{":
+            pass
+        while self._next().text != "}":
+            pass
+
+    def _variable(self) -> nodes.SharedVariable:
+        alignment, size = 1, 1
+        while (token := self._next()).text != ";":
+            if token.text == ".align":
+                alignment = self._integer()
+            elif token.text.lstrip(".") in TYPE_BYTES:
+                size = TYPE_BYTES[token.text.lstrip(".")]
+                alignment = max(alignment, size)
+            elif token.kind == "name":
+                name = token.text
+                if self._accept("["):
+                    if self._accept("]"):
+                        self._expect(";")
+                        return nodes.SharedVariable(name, alignment, None)
+                    size *= self._integer()
+                    self._expect("]")
+            else:
+                raise Unsupported(f"PTX line {token.line}: {token.text!r} in a variable")
+        return nodes.SharedVariable(name, alignment, size)
+
+    # 3. Kernels
+
+    def _kernel(self) -> nodes.Kernel:
+        name = self._next().text
+        params = self._params()
+        directives: dict[str, tuple[int, ...]] = {}
+        while self._peek().text != "{":
+            token = self._next()
+            if token.text not in _FUNCTION_DIRECTIVES:
+                raise Unsupported(f"PTX line {token.line}: directive {token.text!r}")
+            values = [self._integer()] if self._peek().kind == "number" else []
+            while self._accept(","):
+                values.append(self._integer())
+            directives[token.text[1:]] = tuple(values)
+        self._expect("{")
+        first_shared = len(self._shared)
+        raw = self._body()
+        symbols = {p.name for p in params} | {v.name for v in self._shared}
+        body = tuple(item if isinstance(item, nodes.LabelMark) else _resolve(item, symbols) for item in raw)
+        shared = tuple(v for i, v in enumerate(self._shared) if v.size is None or i >= first_shared)
+        return nodes.Kernel(name, params, body, shared, directives)
+
+    def _params(self) -> tuple[nodes.Param, ...]:
+        params: list[nodes.Param] = []
+        offset = 0
+        if not self._accept("("):
+            return ()
+        while not self._accept(")"):
+            self._accept(",")
+            self._expect(".param")
+            alignment = self._integer() if self._accept(".align") else None
+            type_token = self._next()
+            size = TYPE_BYTES.get(type_token.text.lstrip("."))
+            if size is None:
+                raise Unsupported(f"PTX line {type_token.line}: parameter type {type_token.text}")
+            alignment = alignment or size
+            name = self._next().text
+            if self._accept("["):
+                size *= self._integer()
+                self._expect("]")
+            offset = -(-offset // alignment) * alignment
+            params.append(nodes.Param(name, offset, size, alignment))
+            offset += size
+        return tuple(params)
+
+    def _body(self) -> list[_Raw | nodes.LabelMark]:
+        out: list[_Raw | nodes.LabelMark] = []
+        scope, count, self._source = _Scope(0, None), 0, None
+        while True:
+            token = self._next()
+            if token.text == "{":
+                count += 1
+                scope = _Scope(count, scope)
+            elif token.text == "}":
+                if scope.parent is None:
+                    return out
+                scope = scope.parent
+            elif token.kind == "loc":
+                self._locate(token)
+            elif token.text == ".reg":
+                self._registers(scope)
+            elif token.text == ".shared":
+                self._shared.append(self._variable())
+            elif token.text == ".pragma":
+                while self._next().text != ";":
+                    pass
+            elif token.kind == "name" and self._accept(":"):
+                scope.labels.add(token.text)
+                out.append(nodes.LabelMark(scope.unique(token.text), token.line))
+            elif token.text == "@" or (token.kind == "name" and not token.text.startswith(".")):
+                out.append(self._instruction(token, scope))
+            elif token.text != ";":
+                raise Unsupported(f"PTX line {token.line}: {token.text!r} in a function body")
+
+    def _locate(self, token: Token) -> None:
+        numbers = re.match(r"\.loc\s+(\d+)\s+(\d+)", token.text)
+        if numbers:
+            self._source = f"{self._files.get(int(numbers[1]), '?')}:{numbers[2]}"
+
+    def _registers(self, scope: _Scope) -> None:
+        kind = self._next().text.lstrip(".")
+        while True:
+            name = self._next().text
+            if self._accept("<"):
+                scope.ranges[name] = (kind, self._integer())
+                self._expect(">")
+            else:
+                scope.registers[name] = kind
+            if not self._accept(","):
+                break
+        self._expect(";")
+
+    # 4. Instructions
+
+    def _instruction(self, token: Token, scope: _Scope) -> _Raw:
+        guard = None
+        if token.text == "@":
+            negated = self._accept("!")
+            guard = (self._next().text, negated)
+            token = self._next()
+        operands = []
+        while self._peek().text != ";":
+            operands.append(self._operand())
+            if not self._accept(","):
+                break
+        self._expect(";")
+        return _Raw(token.text, tuple(operands), guard, token.line, self._source, scope)
+
+    def _operand(self) -> object:
+        token = self._next()
+        if token.text == "{":
+            elements = [] if self._accept("}") else [self._operand()]
+            while self._accept(","):
+                elements.append(self._operand())
+            if elements:
+                self._expect("}")
+            return nodes.Vector(tuple(elements))  # type: ignore[arg-type]  # resolved later
+        if token.text == "[":
+            return self._address()
+        if token.kind == "number":
+            return _number(token)
+        if token.kind != "name":
+            raise Unsupported(f"PTX line {token.line}: operand {token.text!r}")
+        if self._accept("|"):
+            return nodes.Pair(token.text, self._next().text)  # type: ignore[arg-type]  # resolved later
+        return token.text
+
+    def _address(self) -> nodes.Address:
+        base, offset, coordinates = self._operand(), 0, None
+        if self._accept("+"):
+            offset = self._integer()
+        elif self._peek().kind == "number" and self._peek().text.startswith("-"):
+            offset = self._integer()
+        if self._accept(","):
+            coordinates = self._operand()
+        self._expect("]")
+        return nodes.Address(base, offset, coordinates)  # type: ignore[arg-type]  # resolved later
+
+
+def _number(token: Token) -> nodes.Immediate:
+    text = token.text.rstrip("U")
+    if text[:2] in ("0f", "0F", "0d", "0D"):
+        return nodes.Immediate(int(text[2:], 16), is_float=True)
+    return nodes.Immediate(int(text, 0))
+
+
+def _resolve(raw: _Raw, symbols: set[str]) -> nodes.Instruction:
+    guard = None
+    if raw.guard:
+        register = raw.scope.register(raw.guard[0])
+        if register is None:
+            raise Unsupported(f"PTX line {raw.line}: unknown predicate {raw.guard[0]!r}")
+        guard = nodes.Guard(register, raw.guard[1])
+    operands = tuple(_resolve_operand(o, raw, symbols) for o in raw.operands)
+    return nodes.Instruction(raw.mnemonic, operands, guard, raw.line, raw.source)
+
+
+def _resolve_operand(item: object, raw: _Raw, symbols: set[str]) -> nodes.Operand:
+    def again(inner: object) -> nodes.Operand:
+        return _resolve_operand(inner, raw, symbols)
+
+    match item:
+        case str():
+            return _resolve_name(item, raw, symbols)
+        case nodes.Vector(elements=elements):
+            return nodes.Vector(tuple(map(again, elements)))
+        case nodes.Pair(first=first, second=second):
+            return nodes.Pair(again(first), again(second))
+        case nodes.Address(base=base, offset=offset, coordinates=coordinates):
+            vector = again(coordinates) if coordinates is not None else None
+            assert vector is None or isinstance(vector, nodes.Vector)
+            return nodes.Address(again(base), offset, vector)
+        case nodes.Immediate():
+            return item
+    raise Unsupported(f"PTX line {raw.line}: operand {item!r}")
+
+
+def _resolve_name(name: str, raw: _Raw, symbols: set[str]) -> nodes.Operand:
+    if name == "_":
+        return nodes.Sink()
+    if (register := raw.scope.register(name)) is not None:
+        return register
+    if name in symbols:
+        return nodes.Symbol(name)
+    if (label := raw.scope.label(name)) is not None:
+        return label
+    if name.startswith("%"):
+        return nodes.Special(name)
+    raise Unsupported(f"PTX line {raw.line}: unknown name {name!r} in {raw.mnemonic}")
