@@ -1,0 +1,1 @@
+"""What the tools write while they run, and the reports made of it."""

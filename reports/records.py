@@ -1,0 +1,386 @@
+"""The one format that every tool writes while it runs: JSON Lines, one object a line.
+
+    {"kind": "header", "schema_version": 1, "tool": ..., "revision": ..., ...}
+    {"kind": "result", "case": {...}, "verdict": "passed", "ratio": 0.41, ...}
+    ...
+    {"kind": "summary", "distinct_problems": 57, "verdicts": {"passed": 112, ...}}
+
+A line is handed to the operating system before the next case starts. A run that is killed leaves
+its header, every finished case and at most one torn line, which reading drops; a file without a
+summary is a run that did not end. Every line also obeys ``schema/records-v1.schema.json``.
+
+This module imports the standard library only: tools of every package write through it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import math
+import platform
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, asdict, dataclass, fields
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+SCHEMA_VERSION = 1
+VERDICTS = ("passed", "failed", "expected_failure", "unexpected_pass", "skipped", "error")
+RECORDS_FILE = "records.jsonl"
+SCHEMA_FILE = Path(__file__).parent / "schema" / "records-v1.schema.json"
+
+_DISTRIBUTIONS = (
+    "torch", "numpy", "llvmlite", "nvidia-cutlass-dsl", "apache-tvm-ffi", "hypothesis", "pytest",
+)  # fmt: skip
+
+
+class RecordError(ValueError):
+    """A record that cannot be read; the message names the key, its value and what is allowed."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Everything needed to run one check again exactly.
+
+    ``problem`` and ``recipe`` are the JSON of reference.problem's Problem and Recipe, ``arch`` is
+    the target of the compilation, as ``sm_100a``, and ``num_splits`` is None where the kernel's own
+    plan chose. Corpus files, regression cases and expectations hold the same object.
+    """
+
+    kernel: str
+    engine: str
+    arch: str
+    property: str
+    problem: dict[str, Any]
+    recipe: dict[str, Any]
+    seed: int
+    policy: str
+    policy_seed: int
+    checks: tuple[str, ...]
+    num_sms: int
+    num_splits: int | None
+
+    @functools.cached_property
+    def id(self) -> str:
+        """The first 16 hex digits of the SHA-256 of the case's canonical JSON."""
+        return hashlib.sha256(canonical_json(self.to_json()).encode()).hexdigest()[:16]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the case as JSON values; ``from_json`` gives it back."""
+        return {**asdict(self), "checks": list(self.checks)}
+
+    @classmethod
+    def from_json(cls, values: object) -> Case:
+        """Return the case; RecordError for unknown or missing keys and for wrong types."""
+        return _build(cls, values)
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """How one case ended.
+
+    ``ratio`` is the worst error over its bound, ``element`` the element it belongs to, ``bias`` the
+    mean signed error over its standard error; each is None where nothing was compared.
+    ``error_class`` and ``ptx_line`` come from the error that ended the run, if one did; ``reason``
+    says in words what is wrong, or which known limit explains it.
+    """
+
+    case: Case
+    verdict: str
+    ratio: float | None = None
+    element: str | None = None
+    bias: float | None = None
+    seconds: float = 0.0
+    error_class: str | None = None
+    ptx_line: int | None = None
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS:
+            raise RecordError(f"verdict: {self.verdict!r} is none of {', '.join(VERDICTS)}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as JSON values; an infinity or NaN becomes a string."""
+        return {
+            **asdict(self),
+            "case": self.case.to_json(),
+            "ratio": _finite_or_text(self.ratio),
+            "bias": _finite_or_text(self.bias),
+        }
+
+    @classmethod
+    def from_json(cls, values: object) -> CaseResult:
+        """Return the result; RecordError for unknown or missing keys and for wrong types."""
+        plain = dict(_mapping(values))
+        if "case" in plain:
+            plain["case"] = Case.from_json(plain["case"])
+        for key in ("ratio", "bias"):
+            if plain.get(key) in ("inf", "-inf", "nan"):
+                plain[key] = float(plain[key])
+        return _build(cls, plain)
+
+
+@dataclass(frozen=True)
+class RunHeader:
+    """The first line of a run: which tool, of which source, with what, where and when (UTC)."""
+
+    tool: str
+    revision: str | None
+    dirty: bool | None
+    versions: dict[str, str]
+    device: str
+    started: str
+
+    @classmethod
+    def collect(cls, tool: str, device: str) -> RunHeader:
+        """Return the header of a run that starts now; ``device`` is the caller's own words.
+
+        ``revision`` and ``dirty`` are None outside a git checkout.
+        """
+        revision, dirty = _git_state(Path(__file__).parent)
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        return cls(tool, revision, dirty, _versions(), device, started)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the header as JSON values."""
+        return {"schema_version": SCHEMA_VERSION, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, values: object) -> RunHeader:
+        """Return the header; RecordError for another schema version and for wrong keys."""
+        plain = dict(_mapping(values))
+        version = plain.pop("schema_version", None)
+        if version != SCHEMA_VERSION:
+            raise RecordError(
+                f"schema_version: {version!r} is unknown, this reader knows {SCHEMA_VERSION}"
+            )
+        return _build(cls, plain)
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """The last line of a run that ended by itself or could still say that it was interrupted."""
+
+    distinct_problems: int
+    verdicts: dict[str, int]
+
+    @classmethod
+    def of(cls, results: Iterable[CaseResult]) -> RunSummary:
+        """Return the counts over ``results``; any file's lines give them again."""
+        problems, verdicts = set[str](), Counter[str]()
+        for result in results:
+            problems.add(canonical_json(result.case.problem))
+            verdicts[result.verdict] += 1
+        return cls(len(problems), dict(verdicts))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the summary as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: object) -> RunSummary:
+        """Return the summary; RecordError for unknown or missing keys and for wrong types."""
+        return _build(cls, values)
+
+
+@dataclass(frozen=True)
+class Records:
+    """What one records file holds; a killed run has no ``summary`` and maybe a ``torn`` end."""
+
+    header: RunHeader
+    results: tuple[CaseResult, ...]
+    summary: RunSummary | None
+    torn: bool
+
+
+class RecordWriter:
+    """Writes one run's records as they come; a context manager that ends with the summary.
+
+    Creates ``<root>/<utc>-<tool>/records.jsonl``; a number is appended where two runs start in the
+    same second. Leaving the context writes the summary also when an exception passes through.
+    """
+
+    def __init__(self, tool: str, root: str | Path = "results", *, device: str = "cpu") -> None:
+        self.path = _new_folder(Path(root), tool) / RECORDS_FILE
+        self.results: list[CaseResult] = []
+        self._file = self.path.open("x", encoding="ascii")
+        self._line("header", RunHeader.collect(tool, device).to_json())
+
+    def write(self, result: CaseResult) -> None:
+        """Append one result and hand the line to the operating system."""
+        self._line("result", result.to_json())
+        self.results.append(result)
+
+    def close(self) -> None:
+        """Append the summary and close the file; closing twice does nothing."""
+        if not self._file.closed:
+            self._line("summary", RunSummary.of(self.results).to_json())
+            self._file.close()
+
+    def __enter__(self) -> RecordWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _line(self, kind: str, values: dict[str, Any]) -> None:
+        self._file.write(json.dumps({"kind": kind, **values}, allow_nan=False) + "\n")
+        self._file.flush()
+
+
+def read_records(path: str | Path) -> Records:
+    """Return what a records file holds, a torn last line dropped.
+
+    Raises RecordError, naming file and line, for a file without its header and for any other line
+    that is not a record. A torn line is a last line without its newline that is no JSON object.
+    """
+    header: RunHeader | None = None
+    summary: RunSummary | None = None
+    results: list[CaseResult] = []
+    torn = False
+    # Bytes, since a torn or foreign file may hold anything.
+    for number, line in enumerate(Path(path).read_bytes().splitlines(keepends=True), start=1):
+        try:
+            values = _parsed(line)
+            if values is None:
+                torn = True
+                break
+            kind = values.pop("kind", None)
+            if (kind == "header") != (number == 1):
+                raise RecordError("kind: the first line, and no other, is the 'header'")
+            if kind == "header":
+                header = RunHeader.from_json(values)
+            elif kind == "result":
+                results.append(CaseResult.from_json(values))
+            elif kind == "summary":
+                summary = RunSummary.from_json(values)
+            else:
+                raise RecordError(f"kind: {kind!r} is none of header, result, summary")
+        except RecordError as error:
+            raise RecordError(f"{path}:{number}: {error}") from error
+    if header is None:
+        raise RecordError(f"{path}:1: the file ends before its header does")
+    return Records(header, tuple(results), summary, torn)
+
+
+def canonical_json(values: object) -> str:
+    """Return JSON that is equal for equal values: sorted keys, no spaces, floats as hex strings."""
+    return json.dumps(_floats_as_hex(values), sort_keys=True, separators=(",", ":"))
+
+
+def _floats_as_hex(value: object) -> object:
+    if isinstance(value, float):
+        return value.hex()
+    if isinstance(value, dict):
+        return {key: _floats_as_hex(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_floats_as_hex(entry) for entry in value]
+    return value
+
+
+def _finite_or_text(value: float | None) -> float | str | None:
+    return value if value is None or math.isfinite(value) else str(float(value))
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    """Return the object in ``line``, or None for a torn one."""
+    try:
+        return dict(_mapping(json.loads(line)))
+    except ValueError as error:
+        if not line.endswith(b"\n"):
+            return None
+        raise RecordError(f"not a JSON object: {error}") from error
+
+
+def _mapping(values: object) -> dict[str, Any]:
+    if not isinstance(values, dict):
+        raise RecordError(f"expected a JSON object, got {values!r:.80}")
+    return values
+
+
+Record = TypeVar("Record")
+
+
+def _build(cls: Callable[..., Record], values: object) -> Record:
+    """Return ``cls(**values)`` after checking each key and each value's type against its fields."""
+    given, hints = _mapping(values), get_type_hints(cls)
+    known = {entry.name: entry for entry in fields(cls)}  # type: ignore[arg-type]
+    for key in given:
+        if key not in known:
+            raise RecordError(f"{key}: unknown key, known are {', '.join(known)}")
+    for key, entry in known.items():
+        if key not in given:
+            if entry.default is MISSING:
+                raise RecordError(f"{key}: missing key")
+        elif not _fits(given[key], hints[key]):
+            raise RecordError(f"{key}: {given[key]!r:.80} is not of type {entry.type}")
+    return cls(**{key: _as(given[key], hints[key]) for key in given})
+
+
+def _fits(value: object, hint: Any) -> bool:
+    """Whether a JSON value can stand for a field of type ``hint``."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is tuple:
+        return isinstance(value, list | tuple) and all(_fits(v, arguments[0]) for v in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(
+            isinstance(key, str) and _fits(v, arguments[1]) for key, v in value.items()
+        )
+    if arguments:
+        return any(_fits(value, option) for option in arguments)
+    if hint is Any:
+        return True
+    if isinstance(value, bool):
+        return hint is bool
+    return isinstance(value, (int, float) if hint is float else hint)
+
+
+def _as(value: Any, hint: Any) -> Any:
+    return tuple(value) if get_origin(hint) is tuple else value
+
+
+def _new_folder(root: Path, tool: str) -> Path:
+    """Create and return a folder of this run's own under ``root``."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    for attempt in range(1000):
+        folder = root / f"{stamp}-{tool}{f'-{attempt}' if attempt else ''}"
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return folder
+    raise RecordError(f"root: {root} already holds 1000 runs of {tool} that started at {stamp}")
+
+
+def _versions() -> dict[str, str]:
+    """Return the version of Python and of each distribution that can change a result."""
+    versions = {"python": platform.python_version()}
+    for name in _DISTRIBUTIONS:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _git_state(folder: Path) -> tuple[str | None, bool | None]:
+    """Return (revision, whether files differ from it), or (None, None) outside a checkout."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(folder), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain"))
+    except (OSError, subprocess.CalledProcessError):
+        return None, None
