@@ -1,0 +1,174 @@
+"""The tensors of a problem, from (problem, recipe, seed): identical bits wherever they are made.
+
+- Each named tensor has a generator of its own, seeded with a hash of the seed and its name, so
+  that no tensor changes when another one changes its size. A request's keys do not depend on the
+  page size, the page order or the length of any other request.
+- Only integers are drawn, on the CPU. Normal deviates are looked up: `torch.randn` differs in the
+  last bits between vector instruction sets, a table of quantiles does not.
+- Numbers are made in float32 and rounded once, to nearest even, saturating at the largest finite
+  value of the dtype.
+"""
+
+import functools
+import hashlib
+import itertools
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from reference import masks, paging
+from reference.problem import INT32_MAX, Problem, Recipe
+
+TILE_KEYS = 128  # kernels read the block table in whole tiles of so many keys
+UNSEEN_LOW, UNSEEN_HIGH = 224, 448  # magnitude of unseen slots: the upper end of e4m3
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """The tensors of one decode call, all contiguous."""
+
+    query: Tensor  # [batch, seq_len_q, num_heads, qk_head_dim] problem.dtype
+    kv_cache: Tensor  # [num_pages, page_size, qk_head_dim] problem.dtype
+    block_tables: Tensor  # [batch, max_pages] int32
+    seq_lens: Tensor  # [batch] int32
+    causal_seqs: Tensor | None  # [batch] int32
+
+    def to(self, device: str | torch.device) -> "Inputs":
+        """The same inputs on another device."""
+        return Inputs(
+            query=self.query.to(device),
+            kv_cache=self.kv_cache.to(device),
+            block_tables=self.block_tables.to(device),
+            seq_lens=self.seq_lens.to(device),
+            causal_seqs=None if self.causal_seqs is None else self.causal_seqs.to(device),
+        )
+
+
+def make_inputs(problem: Problem, recipe: Recipe, seed: int) -> Inputs:
+    """The inputs of a problem, on the CPU. Raises ValueError for an unknown recipe.values."""
+    if recipe.values not in VALUES:
+        raise ValueError(f"recipe.values must be one of {sorted(VALUES)}, got {recipe.values!r}")
+    dims = problem.dims
+    query = torch.empty(
+        problem.batch_size, dims.seq_len_q, dims.num_heads, dims.qk_head_dim, dtype=torch.float32
+    )
+    keys = []
+    for request in range(problem.batch_size):
+        query[request], request_keys = VALUES[recipe.values](problem, recipe, seed, request)
+        keys.append(request_keys)
+    return page_inputs(problem, recipe, seed, query=query, keys=keys)
+
+
+def page_inputs(
+    problem: Problem,
+    recipe: Recipe,
+    seed: int,
+    *,
+    query: Tensor,  # [batch, seq_len_q, num_heads, qk_head_dim]
+    keys: list[Tensor],  # of each request: [K_b, qk_head_dim]
+) -> Inputs:
+    """Inputs that hold the given query and keys, laid out in pages as the recipe says.
+
+    Keys that no query token may see are not stored: their slots hold what every unseen slot holds.
+    """
+    page_size = problem.page_size
+    needed = [paging.pages_needed(seq_len, page_size) for seq_len in problem.seq_lens]
+    num_pages = max(1, sum(needed) + recipe.spare_pages)  # an empty tensor has no address
+    order = paging.page_order(recipe.page_order, num_pages, generator(seed, "page_order"))
+    ends = itertools.accumulate(needed)
+    owned = [order[end - count : end] for count, end in zip(needed, ends, strict=True)]
+    spare = order[sum(needed) :]
+
+    pool = _unseen(problem, recipe, seed, num_pages * page_size)
+    for request, seq_len in enumerate(problem.seq_lens):
+        seen = masks.visible_keys(problem, request).any(dim=0)
+        slots = paging.slots(owned[request], page_size, seq_len)
+        pool[slots[seen]] = keys[request][seen].float()
+
+    causal_seqs = problem.dcp.causal_seqs
+    return Inputs(
+        query=to_dtype(query.float(), problem.dtype),
+        kv_cache=to_dtype(pool, problem.dtype).view(num_pages, page_size, -1),
+        block_tables=_block_tables(problem, recipe, seed, owned=owned, spare=spare),
+        seq_lens=torch.tensor(problem.seq_lens, dtype=torch.int32),
+        causal_seqs=None if causal_seqs is None else torch.tensor(causal_seqs, dtype=torch.int32),
+    )
+
+
+def generator(seed: int, name: str) -> torch.Generator:
+    """A CPU generator that depends on the seed and on the name of what it draws."""
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    return torch.Generator("cpu").manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+
+def normal_deviates(shape: tuple[int, ...], source: torch.Generator) -> Tensor:
+    """Independent N(0, 1) deviates, float32, drawn evenly from 65,536 quantiles; none past 4.3."""
+    quantiles = _normal_quantiles()
+    return quantiles[torch.randint(len(quantiles), shape, generator=source)]
+
+
+def to_dtype(values: Tensor, dtype: str) -> Tensor:
+    """Values rounded to nearest even, saturating at the largest finite value; NaN stays NaN."""
+    kind: torch.dtype = getattr(torch, dtype)
+    limit = torch.finfo(kind).max
+    return values.clamp(-limit, limit).to(kind)
+
+
+def _normal(problem: Problem, recipe: Recipe, seed: int, request: int) -> tuple[Tensor, Tensor]:
+    """Query and keys of independent magnitude * N(0, 1)."""
+    dims = problem.dims
+    query_shape = (dims.seq_len_q, dims.num_heads, dims.qk_head_dim)
+    key_shape = (problem.seq_lens[request], dims.qk_head_dim)
+    query = normal_deviates(query_shape, generator(seed, f"query/{request}"))
+    keys = normal_deviates(key_shape, generator(seed, f"keys/{request}"))
+    return query * recipe.magnitude, keys * recipe.magnitude
+
+
+# A value generator: (problem, recipe, seed, request) -> query [seq_len_q, num_heads, qk_head_dim]
+# and keys [K_b, qk_head_dim] of that request, float32. Pure: the same arguments, the same bits.
+ValueGenerator = Callable[[Problem, Recipe, int, int], tuple[Tensor, Tensor]]
+VALUES: Mapping[str, ValueGenerator] = MappingProxyType({"normal": _normal})
+
+
+@functools.cache
+def _normal_quantiles() -> Tensor:
+    count = 2**16
+    inverse = statistics.NormalDist().inv_cdf
+    return torch.tensor([inverse((k + 0.5) / count) for k in range(count)], dtype=torch.float32)
+
+
+def _unseen(problem: Problem, recipe: Recipe, seed: int, rows: int) -> Tensor:
+    """What slots hold that no query token may see: NaN, or large values of either sign."""
+    shape = (rows, problem.dims.qk_head_dim)
+    if recipe.poison:
+        return torch.full(shape, torch.nan)
+    source = generator(seed, "unseen")
+    magnitude = torch.randint(UNSEEN_LOW, UNSEEN_HIGH + 1, shape, generator=source)
+    sign = 1 - 2 * torch.randint(2, shape, generator=generator(seed, "unseen/sign"))
+    return (sign * magnitude).float()
+
+
+def _block_tables(
+    problem: Problem, recipe: Recipe, seed: int, *, owned: list[Tensor], spare: Tensor
+) -> Tensor:
+    """Each request's pages, then what recipe.table_tail says; at least one column."""
+    longest = max((1, *problem.seq_lens))
+    if recipe.table_tail != "minimal":
+        longest = paging.pages_needed(longest, TILE_KEYS) * TILE_KEYS
+    width = paging.pages_needed(longest, problem.page_size)
+    num_pages = len(spare) + sum(len(pages) for pages in owned)
+    if recipe.table_tail == "wild":
+        tail = torch.tensor([-1, num_pages, INT32_MAX, -INT32_MAX - 1])
+    else:
+        tail = spare if len(spare) > 0 else torch.cat(owned)
+    choice = torch.randint(
+        len(tail), (problem.batch_size, width), generator=generator(seed, "table_tail")
+    )
+    tables = tail[choice]
+    for request, pages in enumerate(owned):
+        tables[request, : len(pages)] = pages
+    return tables.to(torch.int32)
