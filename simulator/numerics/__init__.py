@@ -1,0 +1,1 @@
+"""Number formats, rounding, approximate functions and tensor core accumulation, as numpy."""
