@@ -43,7 +43,8 @@ def compare(got: Tensor, want: Tensor, bound: Tensor, *, name: str = "out") -> C
     The three have one shape: [batch, seq_len_q, num_heads], and one dimension more for ``out``.
     ``got`` is in the output's own dtype, which says where it overflows; ``want`` and ``bound`` are
     float64. ``name`` is what the reason calls the output. An empty output passes. Raises ValueError
-    for shapes that differ and for a bound that is negative, infinite or NaN: it would judge nothing.
+    for shapes that differ and for a bound that is negative, infinite or NaN: such a bound judges
+    nothing.
     """
     _check(got, want, bound, name)
     if got.numel() == 0:
