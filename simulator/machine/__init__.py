@@ -1,0 +1,1 @@
+"""What the kernels run on: grid, memories, barriers, tensor maps and the tensor core."""
