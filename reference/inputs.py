@@ -1,10 +1,11 @@
 """The tensors of a problem, from (problem, recipe, seed): identical bits wherever they are made.
 
-- Each named tensor has a generator of its own, seeded with a hash of the seed and its name, so
-  that no tensor changes when another one changes its size. A request's keys do not depend on the
-  page size, the page order or the length of any other request.
-- Only integers are drawn, on the CPU. Normal deviates are looked up: `torch.randn` differs in the
-  last bits between vector instruction sets, a table of quantiles does not.
+- Each named tensor is drawn by itself: its bits are SHAKE-256 of the seed and its name. So nothing
+  depends on a generator's version, a device or a thread, and no tensor changes when another one
+  changes its size. A request's keys do not depend on the page size, the page order or the length of
+  any other request; a longer request continues a shorter one.
+- Normal deviates are looked up in a table of quantiles: `torch.randn` differs in the last bits
+  between vector instruction sets.
 - Numbers are made in float32 and rounded once, to nearest even, saturating at the largest finite
   value of the dtype.
 """
@@ -12,6 +13,7 @@
 import functools
 import hashlib
 import itertools
+import math
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -78,7 +80,7 @@ def page_inputs(
     page_size = problem.page_size
     needed = [paging.pages_needed(seq_len, page_size) for seq_len in problem.seq_lens]
     num_pages = max(1, sum(needed) + recipe.spare_pages)  # an empty tensor has no address
-    order = paging.page_order(recipe.page_order, num_pages, generator(seed, "page_order"))
+    order = paging.page_order(recipe.page_order, random_integers(seed, "page_order", (num_pages,)))
     ends = itertools.accumulate(needed)
     owned = [order[end - count : end] for count, end in zip(needed, ends, strict=True)]
     spare = order[sum(needed) :]
@@ -99,16 +101,24 @@ def page_inputs(
     )
 
 
-def generator(seed: int, name: str) -> torch.Generator:
-    """A CPU generator that depends on the seed and on the name of what it draws."""
-    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
-    return torch.Generator("cpu").manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+def random_bits(seed: int, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Integers of a dtype with random bits: SHAKE-256 (FIPS 202) of "seed/name", little-endian."""
+    count = math.prod(shape)
+    if count == 0:
+        return torch.empty(shape, dtype=dtype)
+    text = f"{seed}/{name}".encode()
+    digest = bytearray(hashlib.shake_256(text).digest(count * dtype.itemsize))
+    return torch.frombuffer(digest, dtype=dtype).reshape(shape)
 
 
-def normal_deviates(shape: tuple[int, ...], source: torch.Generator) -> Tensor:
-    """Independent N(0, 1) deviates, float32, drawn evenly from 65,536 quantiles; none past 4.3."""
-    quantiles = _normal_quantiles()
-    return quantiles[torch.randint(len(quantiles), shape, generator=source)]
+def random_integers(seed: int, name: str, shape: tuple[int, ...]) -> Tensor:
+    """Random int64 of all values; `% n` gives one in [0, n), evenly for any n in sight."""
+    return random_bits(seed, name, shape, torch.int64)
+
+
+def normal_deviates(seed: int, name: str, shape: tuple[int, ...]) -> Tensor:
+    """Independent N(0, 1) deviates, float32, each one of 65,536 quantiles; none past 4.4."""
+    return _normal_quantiles()[random_bits(seed, name, shape, torch.uint16).long()]
 
 
 def to_dtype(values: Tensor, dtype: str) -> Tensor:
@@ -123,8 +133,8 @@ def _normal(problem: Problem, recipe: Recipe, seed: int, request: int) -> tuple[
     dims = problem.dims
     query_shape = (dims.seq_len_q, dims.num_heads, dims.qk_head_dim)
     key_shape = (problem.seq_lens[request], dims.qk_head_dim)
-    query = normal_deviates(query_shape, generator(seed, f"query/{request}"))
-    keys = normal_deviates(key_shape, generator(seed, f"keys/{request}"))
+    query = normal_deviates(seed, f"query/{request}", query_shape)
+    keys = normal_deviates(seed, f"keys/{request}", key_shape)
     return query * recipe.magnitude, keys * recipe.magnitude
 
 
@@ -146,9 +156,9 @@ def _unseen(problem: Problem, recipe: Recipe, seed: int, rows: int) -> Tensor:
     shape = (rows, problem.dims.qk_head_dim)
     if recipe.poison:
         return torch.full(shape, torch.nan)
-    source = generator(seed, "unseen")
-    magnitude = torch.randint(UNSEEN_LOW, UNSEEN_HIGH + 1, shape, generator=source)
-    sign = 1 - 2 * torch.randint(2, shape, generator=generator(seed, "unseen/sign"))
+    bits = random_bits(seed, "unseen", shape, torch.uint16).int()
+    sign = 1 - 2 * (bits & 1)
+    magnitude = UNSEEN_LOW + (bits >> 1) % (UNSEEN_HIGH - UNSEEN_LOW + 1)
     return (sign * magnitude).float()
 
 
@@ -165,9 +175,7 @@ def _block_tables(
         tail = torch.tensor([-1, num_pages, INT32_MAX, -INT32_MAX - 1])
     else:
         tail = spare if len(spare) > 0 else torch.cat(owned)
-    choice = torch.randint(
-        len(tail), (problem.batch_size, width), generator=generator(seed, "table_tail")
-    )
+    choice = random_integers(seed, "table_tail", (problem.batch_size, width)) % len(tail)
     tables = tail[choice]
     for request, pages in enumerate(owned):
         tables[request, : len(pages)] = pages

@@ -48,9 +48,12 @@ def slots(
     return pages.long()[key // page_size] * page_size + key % page_size
 
 
-def page_order(name: str, num_pages: int, generator: torch.Generator) -> Tensor:  # int64
+def page_order(
+    name: str,
+    priorities: Tensor,  # [num_pages] random numbers
+) -> Tensor:  # [num_pages] int64
     """The pool's pages in the order in which they are handed out: each page once."""
     if name == "random":
-        return torch.randperm(num_pages, generator=generator)
-    order = torch.arange(num_pages)
-    return order.flip(0) if name == "reversed" else order
+        return torch.argsort(priorities, stable=True)
+    identity = torch.arange(len(priorities))
+    return identity.flip(0) if name == "reversed" else identity
