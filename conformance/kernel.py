@@ -20,17 +20,18 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
 import torch
 
+from reference.inputs import Inputs
 from reference.problem import TABLE_TAILS, Problem
-
-if TYPE_CHECKING:
-    from reference.inputs import Inputs
+from simulator.policy import POLICIES
 
 ENTRY_POINT_GROUP = "mla_testbed.kernels"
 ENGINES = ("simulator", "cuda")
+POISON_BYTE = 0xFF
+MAX_SPLITS = 256
 
 # Imported when asked for: an adapter pulls in its kernel's whole toolchain.
 REPOSITORY_KERNELS = {
@@ -105,7 +106,9 @@ class RunOptions:
 
     ``num_splits`` None leaves the count to the kernel's plan. ``policy`` and ``policy_seed`` choose
     the simulator's schedule, ``checks`` what it watches; the cuda engine has neither. ``poison``
-    fills outputs and workspace with NaN before the call, so that an element nobody wrote shows.
+    fills outputs and workspace with `POISON_BYTE` before the call, which reads as a NaN that no
+    arithmetic makes, so that an element nobody wrote shows. Raises UsageError for a value out of
+    its limit.
     """
 
     engine: str = "simulator"
@@ -115,6 +118,16 @@ class RunOptions:
     policy_seed: int = 0
     checks: tuple[str, ...] = ("bounds", "initialisation", "deadlock")
     poison: bool = True
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise UsageError(f"engine: {self.engine!r} is none of {', '.join(ENGINES)}")
+        if self.policy not in POLICIES:
+            raise UsageError(f"policy: {self.policy!r} is none of {', '.join(POLICIES)}")
+        if self.num_sms < 1:
+            raise UsageError(f"num_sms: {self.num_sms} is below 1")
+        if self.num_splits is not None and not 1 <= self.num_splits <= MAX_SPLITS:
+            raise UsageError(f"num_splits: {self.num_splits} is outside [1, {MAX_SPLITS}]")
 
 
 @dataclass(frozen=True)
@@ -174,6 +187,12 @@ class EngineChoice:
     engine: str
     arch: str
     reason: str
+
+
+def poisoned(tensor: torch.Tensor) -> torch.Tensor:
+    """Fill a contiguous tensor of any dtype with `POISON_BYTE`, and return it."""
+    tensor.view(-1).view(torch.uint8).fill_(POISON_BYTE)
+    return tensor
 
 
 def known_kernels() -> dict[str, str]:
