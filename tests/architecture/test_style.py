@@ -19,7 +19,7 @@ DEVICE_FUNCTION_LINES = 250
 DEVICE_FOLDERS = ("optimized/sm90/", "optimized/sm100/", "optimized/common/")
 
 # A folder of one person's machine, or the address of one package index.
-MACHINE = re.compile(r"(?<![\w.])/(?:home|work|root|tmp|Users|opt)/|\bpypi\.(?=org)|pythonhosted")
+MACHINE = re.compile(r"(?<![\w.])/(?:home|work|root|tmp|Users|opt)/|\bpypi\.(?=org)")
 
 
 def long_file(path: str, text: str) -> Iterator[str]:
