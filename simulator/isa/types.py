@@ -1,6 +1,6 @@
 """How a PTX type in a signature arrives in an instruction's function.
 
-A scalar type gives 32 elements, one a lane. A packed type (``f16x2``, ``bf16x2``, ``f32x2``) and
+A scalar type gives 32 elements, one a lane. A packed type (``f16x2``, ``f32x2`` and so on) and
 ``b128`` give 64, lane-major: elements ``2 * lane`` (the low half) and ``2 * lane + 1``. bf16 has no
 numpy dtype, so it travels as its bit pattern. A register holds bits: a view of its storage in the
 type's dtype is the value, without a conversion.
@@ -23,6 +23,7 @@ DTYPES: Final[dict[str, np.dtype[Any]]] = {
         "b8": "u1", "u8": "u1", "s8": "i1",
         "b16": "u2", "u16": "u2", "s16": "i2", "f16": "f2", "bf16": "u2",
         "b32": "u4", "u32": "u4", "s32": "i4", "f32": "f4", "f16x2": "f2", "bf16x2": "u2",
+        "u16x2": "u2", "s16x2": "i2",
         "b64": "u8", "u64": "u8", "s64": "i8", "f64": "f8", "f32x2": "f4",
         "b128": "u8",
     }.items()
@@ -34,6 +35,7 @@ BITS: Final[dict[str, int]] = {
     "b8": 8, "u8": 8, "s8": 8,
     "b16": 16, "u16": 16, "s16": 16, "f16": 16, "bf16": 16,
     "b32": 32, "u32": 32, "s32": 32, "f32": 32, "f16x2": 32, "bf16x2": 32,
+    "u16x2": 32, "s16x2": 32,
     "b64": 64, "u64": 64, "s64": 64, "f64": 64, "f32x2": 64,
     "b128": 128,
 }  # fmt: skip
