@@ -48,8 +48,8 @@ def test_layouts_agree_with_the_figures(shape, num):
         assert (lanes[register, thread], columns[register, thread]) == place
 
 
-# The same layouts as CUTLASS states them for its copy atoms: mixed-radix digits of the thread and of
-# the register, least significant first, each with the (lane, column) that one unit of it adds.
+# The same layouts as CUTLASS states them for its copy atoms: mixed-radix digits of the thread and
+# of the register, least significant first, each with the (lane, column) that one unit of it adds.
 DIGITS = {
     "32x32b": ([(32, (1, 0))], [(128, (0, 1))]),
     "16x64b": ([(2, (8, 0)), (2, (0, 1)), (8, (1, 0))], [(128, (0, 2))]),
