@@ -1,0 +1,299 @@
+"""The executor that serves as the specification: one warp, one basic block at a time.
+
+Each block becomes a Python function on first use, one source line per instruction, in two variants:
+all 32 lanes active, and under a mask. A line that raises is therefore the instruction that failed,
+at no cost while nothing fails.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from simulator.errors import Location, SimulationError, SimulatorBug, Trap
+from simulator.isa.table import BLOCKED, Kind
+from simulator.isa.types import BITS, DTYPES, STORAGE
+from simulator.machine.warp import Warp
+from simulator.program import (
+    Block,
+    Branch,
+    Constant,
+    Exit,
+    FromAddress,
+    FromRegister,
+    FromVector,
+    Goto,
+    Operation,
+    Program,
+    Source,
+    Target,
+    Value,
+    Wait,
+)
+
+LANES: Final = 32
+_Run = Callable[..., Any]
+
+
+class Interpreter:
+    """Runs warps of one program; compiled blocks are kept for the life of the object."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._writer = _Writer(program)
+        self._full: list[_Run | None] = [None] * len(program.blocks)
+        self._masked: list[_Run | None] = [None] * len(program.blocks)
+
+    def turn(self, warp: Warp, budget: int) -> None:
+        """Run ``warp`` for at most ``budget`` blocks, until it waits or has exited.
+
+        Sets ``warp.advanced`` to whether it did anything but poll. Raises what the program's
+        errors are, located.
+        """
+        try:
+            self._turn(warp, budget)
+        except SimulationError as error:
+            self._locate(error, warp)
+            raise
+        except Exception as error:
+            bug = SimulatorBug(f"{type(error).__name__}: {error}")
+            bug.__traceback__ = error.__traceback__
+            self._locate(bug, warp)
+            raise bug from error
+
+    def _turn(self, warp: Warp, budget: int) -> None:
+        blocks, registers = self.program.blocks, warp.registers
+        warp.advanced = False
+        while budget > 0:
+            while warp.block == warp.reconverges:
+                warp.pop()
+            if warp.block == len(blocks):
+                warp.exit_lanes()
+                if warp.done:
+                    return
+                continue
+            budget -= 1
+            block = blocks[warp.block]
+            mask = warp.mask
+            end = block.terminator
+            if type(end) is Wait:
+                warp.polls += 1
+                if not self._compiled(warp.block, mask is not None)(warp, registers, mask):
+                    return
+                warp.instructions += 1
+                warp.block = end.target
+                warp.advanced = warp.advanced or not warp.polling
+                continue
+            if block.operations:
+                self._compiled(warp.block, mask is not None)(warp, registers, mask)
+                warp.instructions += len(block.operations)
+            warp.advanced = warp.advanced or not warp.polling
+            if type(end) is Goto:
+                warp.block = end.target
+            elif type(end) is Branch:
+                self._branch(warp, block, end)
+            else:
+                warp.block = len(blocks)
+                warp.instructions += 1
+                warp.exit_lanes()
+                if warp.done:
+                    return
+
+    def _branch(self, warp: Warp, block: Block, end: Branch) -> None:
+        """Follow a conditional branch, pushing the lanes that go the other way."""
+        warp.instructions += 1
+        taken = warp.registers[end.predicate.slot]
+        if end.predicate.negated:
+            taken = ~taken
+        if warp.mask is not None:
+            taken = taken & warp.mask
+        count = np.count_nonzero(taken)
+        active = LANES if warp.mask is None else np.count_nonzero(warp.mask)
+        if count == active:
+            warp.block = end.taken
+        elif count == 0:
+            warp.block = end.otherwise
+        elif end.uniform:
+            lanes = tuple(int(x) for x in np.flatnonzero(taken))
+            raise Trap("bra.uni diverges", Location(lanes=lanes, ptx_line=end.node.line,
+                                                    ptx_text=end.node.text()))  # fmt: skip
+        else:
+            warp.diverge(taken, end.taken, end.otherwise, block.reconverges)
+
+    def _compiled(self, index: int, masked: bool) -> _Run:
+        cache = self._masked if masked else self._full
+        run = cache[index]
+        if run is None:
+            run = cache[index] = self._writer.compile(index, masked)
+        return run
+
+    def _locate(self, error: SimulationError, warp: Warp) -> None:
+        """Tell an error where it happened: the source line of the compiled block is the instruction."""
+        known: dict[str, object] = {
+            "kernel": self.program.kernel.name, "cta": warp.cta.index, "warp": warp.rank,
+        }  # fmt: skip
+        for frame in traceback.extract_tb(error.__traceback__):
+            if frame.filename.startswith(_FILE) and frame.lineno is not None:
+                block = self.program.blocks[int(frame.filename[len(_FILE) :])]
+                operations = _operations(block)
+                operation = operations[min(frame.lineno - 2, len(operations) - 1)]
+                known["ptx_line"] = operation.node.line
+                known["ptx_text"] = operation.node.text()
+                known["source"] = operation.node.source
+        error.locate(**known)
+
+
+_FILE: Final = "<ptx block "
+
+
+def _operations(block: Block) -> tuple[Operation, ...]:
+    return (block.terminator.operation,) if isinstance(block.terminator, Wait) else block.operations
+
+
+class _Writer:
+    """Writes and compiles the Python source of blocks."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._constants: list[Any] = []
+        self._constant_index: dict[tuple[int, str], int] = {}
+        self._functions: list[Callable[..., Any]] = []
+        self._function_index: dict[int, int] = {}
+        self._globals: dict[str, Any] = {
+            "K": self._constants, "F": self._functions, "where": np.where, "BLOCKED": BLOCKED, "np": np,
+        }  # fmt: skip
+
+    def compile(self, index: int, masked: bool) -> _Run:
+        """The function of a block: ``run(warp, registers, mask)``; of a wait, whether it is over."""
+        block = self._program.blocks[index]
+        mask = "m" if masked else None
+        if isinstance(block.terminator, Wait):
+            lines = self._wait(block.terminator.operation, mask)
+        else:
+            lines = [self._line(i, op, mask) for i, op in enumerate(block.operations)]
+        source = "def run(w, R, m):\n" + "\n".join(" " + line for line in lines)
+        scope: dict[str, Any] = {}
+        exec(compile(source, f"{_FILE}{index}", "exec"), self._globals, scope)
+        run: _Run = scope["run"]
+        return run
+
+    # 1. One instruction
+
+    def _line(self, position: int, op: Operation, mask: str | None) -> str:
+        statements: list[str] = []
+        if op.guard is not None:
+            test = f"{'~' if op.guard.negated else ''}R[{op.guard.slot}]"
+            statements.append(f"g = {test} & {mask}" if mask else f"g = {test}")
+            mask = "g"
+        if op.entry.converged and mask is not None:
+            statements.append(f"w.require_converged({mask})")
+        if op.entry.kind is not Kind.PURE:
+            statements.append(f"w.position = {position}")
+        return "; ".join(statements + self._store(op, self._call(op, mask), mask))
+
+    def _wait(self, op: Operation, mask: str | None) -> list[str]:
+        converged = [f"w.require_converged({mask})"] if op.entry.converged and mask else []
+        results = "x" if op.targets else "None"
+        return [
+            "w.position = 0",
+            *converged,
+            f"x = {self._call(op, mask)}",
+            "if x is BLOCKED: return False",
+            *self._store(op, results, mask),
+            "return True",
+        ]
+
+    def _call(self, op: Operation, mask: str | None) -> str:
+        arguments = [self._source(s) for s in op.sources]
+        if op.entry.kind is not Kind.PURE:
+            arguments = ["w", mask or "None", *arguments]
+        assert op.entry.function is not None
+        return f"F[{self._function(op.entry.function)}]({', '.join(arguments)})"
+
+    def _store(self, op: Operation, call: str, mask: str | None) -> list[str]:
+        """Statements that evaluate ``call`` and put its results where they belong."""
+        kept = [(i, t) for i, t in enumerate(op.targets) if t.slot is not None]
+        if not kept:
+            return [call]
+        if len(op.targets) == 1:
+            return [self._assign(kept[0][1], call, mask)]
+        return [f"v = {call}", *(self._assign(t, f"v[{i}]", mask) for i, t in kept)]
+
+    def _assign(self, target: Target, value: str, mask: str | None) -> str:
+        value = _into_storage(value, target)
+        register = f"R[{target.slot}]"
+        return f"{register} = {value}" if mask is None else f"{register} = where({mask}, {value}, {register})"
+
+    # 2. Operands
+
+    def _source(self, source: Source) -> str:
+        match source:
+            case FromVector(elements=elements):
+                return "(" + "".join(self._value(e) + ", " for e in elements) + ")"
+            case FromAddress(base=base, offset=offset, coordinates=coordinates):
+                address = self._value(base)
+                if offset:
+                    address = f"{address} + {self._value(Constant(offset, base.type))}"
+                if coordinates is None:
+                    return address
+                return f"({address}, ({''.join(self._value(c) + ', ' for c in coordinates)}))"
+            case _:
+                return self._value(source)
+
+    def _value(self, value: Value) -> str:
+        match value:
+            case FromRegister(slot=slot, storage=storage, type=kind):
+                return _from_storage(f"R[{slot}]", storage, kind)
+            case Constant(bits=bits, type=kind):
+                return f"K[{self._constant(bits, kind)}]"
+            case _:
+                return f"w.special({value.name!r}, {value.type!r})"
+
+    def _constant(self, bits: int, kind: str) -> int:
+        key = (bits, kind)
+        if key not in self._constant_index:
+            self._constant_index[key] = len(self._constants)
+            self._constants.append(constant(bits, kind))
+        return self._constant_index[key]
+
+    def _function(self, function: Callable[..., Any]) -> int:
+        if id(function) not in self._function_index:
+            self._function_index[id(function)] = len(self._functions)
+            self._functions.append(function)
+        return self._function_index[id(function)]
+
+
+def constant(bits: int, kind: str) -> Any:
+    """A literal over the 32 lanes in the dtype of its type; read-only."""
+    if kind == "pred":
+        array = np.full(LANES, bits != 0)
+    else:
+        width = BITS[kind]
+        array = np.full(LANES, bits & ((1 << width) - 1), STORAGE[width]).view(DTYPES[kind])
+    array.setflags(write=False)
+    return array
+
+
+def _from_storage(text: str, storage: str, kind: str) -> str:
+    """The expression that reads a register declared ``storage`` as ``kind``."""
+    held, wanted = STORAGE[BITS[storage]], DTYPES[kind]
+    if BITS[kind] < BITS[storage]:
+        narrow = STORAGE[BITS[kind]]
+        text = f"{text}.astype(np.{narrow.name})"
+        held = narrow
+    return text if held == wanted else f"{text}.view(np.{wanted.name})"
+
+
+def _into_storage(text: str, target: Target) -> str:
+    """The expression that makes a result of the target's type fit its register."""
+    given, held = DTYPES[target.type], STORAGE[BITS[target.storage]]
+    if BITS[target.type] < BITS[target.storage]:
+        if given.kind == "i":
+            return f"{text}.astype(np.{np.dtype(f'i{held.itemsize}').name}).view(np.{held.name})"
+        if given.kind == "f":
+            text = f"{text}.view(np.{STORAGE[BITS[target.type]].name})"
+        return f"{text}.astype(np.{held.name})"
+    return text if given == held else f"{text}.view(np.{held.name})"

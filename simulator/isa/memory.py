@@ -1,0 +1,213 @@
+"""Loads, stores and address conversions. Source: PTX ISA 9.7.9, Data Movement and Conversion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from simulator.errors import Location, Trap
+from simulator.isa.table import Kind, instruction
+from simulator.isa.types import BITS, DTYPES
+from simulator.machine.memory_map import OFFSET_MASK, PARAM_WINDOW, RANK_SHIFT, SHARED_WINDOW
+from simulator.machine.warp import LANES, Mask, Warp
+
+Array = Any
+
+TYPES = ("b8", "u8", "s8", "b16", "u16", "s16", "b32", "u32", "s32", "f32", "b64", "u64", "s64", "f64")
+_VECTORS = {"": "<t>", ".v2": "(<t>*2)", ".v4": "(<t>*4)", ".v8": "(<t>*8)"}
+_SHARED = ("shared", "shared::cta", "shared::cluster")
+_LOAD_CACHE = ("", ".ca", ".cg", ".cs", ".lu", ".cv", ".nc", ".L1::no_allocate", ".L1::evict_last",
+               ".nc.L1::no_allocate")  # fmt: skip
+_STORE_CACHE = ("", ".wb", ".cg", ".cs", ".wt", ".L1::no_allocate", ".L1::evict_last")
+_SCOPES = ("cta", "cluster", "gpu", "sys")
+_LOAD_ORDER = (".weak", ".volatile", *(f".{o}.{s}" for o in ("relaxed", "acquire") for s in _SCOPES))
+_STORE_ORDER = (".weak", ".volatile", *(f".{o}.{s}" for o in ("relaxed", "release") for s in _SCOPES))
+
+
+# 1. Loads
+
+def _spread(values: Array, mask: Mask | None, kind: str) -> Array:
+    """Values [count, active lanes] as [count, 32] in the dtype of ``kind``; one row alone if single."""
+    if mask is not None:
+        wide = np.zeros((len(values), LANES), values.dtype)
+        wide[:, mask] = values
+        values = wide
+    values = values.view(DTYPES[kind])
+    return values[0] if len(values) == 1 else values
+
+
+def load_param(warp: Warp, mask: Mask | None, address: Array, *, t: str, v: str) -> Array:
+    """The kernel's parameters: the same bytes for every thread."""
+    active = address if mask is None else address[mask]
+    if (active != active[0]).any():
+        raise Trap("ld.param from addresses that differ between lanes")
+    start, count = int(active[0]) - PARAM_WINDOW, _count(v)
+    parameters = warp.cta.cluster.parameters
+    if not 0 <= start <= len(parameters) - count * BITS[t] // 8:
+        raise Trap(f"ld.param at byte {start} of {len(parameters)}")
+    values = np.frombuffer(parameters, DTYPES[t], count, start)
+    rows = np.repeat(values, LANES).reshape(count, LANES)
+    return rows[0] if count == 1 else rows
+
+
+def load_global(warp: Warp, mask: Mask | None, address: Array, *, t: str, v: str) -> Array:
+    """Global memory, straight from the tensors."""
+    active = address if mask is None else address[mask]
+    return _spread(warp.cta.cluster.memory.load(active, BITS[t] // 8, _count(v)), mask, t)
+
+
+def load_shared(warp: Warp, mask: Mask | None, address: Array, *, t: str, v: str, space: str) -> Array:
+    """Shared memory of this CTA or, with ``.shared::cluster``, of any CTA of the cluster."""
+    active = address if mask is None else address[mask]
+    count, item = _count(v), BITS[t] // 8
+    ranks = active >> RANK_SHIFT
+    if (ranks == ranks[0]).all():
+        _require_own(warp, int(ranks[0]), space)
+        values = warp.cta.cluster.cta(int(active[0])).shared.load(active & OFFSET_MASK, item, count)
+    else:
+        values = np.empty((count, len(active)), f"u{item}")
+        for rank in np.unique(ranks):
+            _require_own(warp, int(rank), space)
+            chosen = ranks == rank
+            shared = warp.cta.cluster.cta(int(rank) << RANK_SHIFT).shared
+            values[:, chosen] = shared.load(active[chosen] & OFFSET_MASK, item, count)
+    return _spread(values, mask, t)
+
+
+def load_generic(warp: Warp, mask: Mask | None, address: Array, *, t: str, v: str) -> Array:
+    """A generic address: the window it lies in decides; all lanes must agree."""
+    window = _window(address, mask)
+    if window == PARAM_WINDOW:
+        return load_param(warp, mask, address, t=t, v=v)
+    if window == SHARED_WINDOW:
+        shared = (address - np.uint64(SHARED_WINDOW)).astype(np.uint32)
+        return load_shared(warp, mask, shared, t=t, v=v, space="shared::cluster")
+    return load_global(warp, mask, address, t=t, v=v)
+
+
+# 2. Stores
+
+def store_global(warp: Warp, mask: Mask | None, address: Array, value: Array, *, t: str) -> None:
+    """Global memory, straight into the tensors."""
+    active, values = _active(mask, address, value)
+    warp.cta.cluster.memory.store(active, BITS[t] // 8, values)
+
+
+def store_shared(warp: Warp, mask: Mask | None, address: Array, value: Array, *, t: str, space: str) -> None:
+    """Shared memory of this CTA or, with ``.shared::cluster``, of any CTA of the cluster."""
+    active, values = _active(mask, address, value)
+    item = BITS[t] // 8
+    ranks = active >> RANK_SHIFT
+    for rank in (ranks[:1] if (ranks == ranks[0]).all() else np.unique(ranks)):
+        _require_own(warp, int(rank), space)
+        chosen = ranks == rank
+        shared = warp.cta.cluster.cta(int(rank) << RANK_SHIFT).shared
+        shared.store(active[chosen] & OFFSET_MASK, item, values[:, chosen])
+
+
+def store_generic(warp: Warp, mask: Mask | None, address: Array, value: Array, *, t: str) -> None:
+    """A generic address: the window it lies in decides; all lanes must agree."""
+    window = _window(address, mask)
+    if window == PARAM_WINDOW:
+        raise Trap("a store into the kernel's parameters")
+    if window == SHARED_WINDOW:
+        shared = (address - np.uint64(SHARED_WINDOW)).astype(np.uint32)
+        return store_shared(warp, mask, shared, value, t=t, space="shared::cluster")
+    return store_global(warp, mask, address, value, t=t)
+
+
+def _active(mask: Mask | None, address: Array, value: Array) -> tuple[Array, Array]:
+    """The active addresses, and the values as unsigned [count, active lanes]."""
+    rows = np.stack(value) if isinstance(value, tuple) else value[None]
+    rows = rows.view(f"u{rows.itemsize}")
+    return (address, rows) if mask is None else (address[mask], rows[:, mask])
+
+
+def _count(vector: str) -> int:
+    return int(vector[2:]) if vector else 1
+
+
+def _require_own(warp: Warp, rank: int, space: str) -> None:
+    if rank != warp.cta.rank and space != "shared::cluster":
+        raise Trap(f".{space} with an address of CTA rank {rank} in rank {warp.cta.rank}")
+
+
+def _window(address: Array, mask: Mask | None) -> int:
+    active = address if mask is None else address[mask]
+    windows = np.where(active >= PARAM_WINDOW, PARAM_WINDOW,
+                       np.where(active >= SHARED_WINDOW, SHARED_WINDOW, 0))  # fmt: skip
+    if (windows != windows[0]).any():
+        raise Trap("one generic access to several state spaces",
+                   Location(lanes=tuple(int(x) for x in warp_lanes(windows))))  # fmt: skip
+    return int(windows[0])
+
+
+def warp_lanes(windows: Array) -> Array:
+    """The positions whose window differs from the first."""
+    return np.flatnonzero(windows != windows[0])
+
+
+# 3. Declarations
+
+_LD, _ST = "9.7.9.8 ld", "9.7.9.12 st"
+
+for _v, _shape in _VECTORS.items():
+    _load: dict[str, Any] = {"section": _LD, "kind": Kind.EFFECT, "t": TYPES, "v": (_v,)}
+    _store: dict[str, Any] = {"section": _ST, "kind": Kind.EFFECT, "t": TYPES}
+    instruction("ld.param<v>.<t>", f"{_shape} = [b64]", **_load)(load_param)
+    for _cache in _LOAD_CACHE:
+        instruction(f"ld.global{_cache}<v>.<t>", f"{_shape} = [b64]", **_load)(load_global)
+        instruction(f"ld{_cache}<v>.<t>", f"{_shape} = [b64]", **_load)(load_generic)
+    for _order in _LOAD_ORDER:
+        instruction(f"ld{_order}.global<v>.<t>", f"{_shape} = [b64]", **_load)(load_global)
+        instruction(f"ld{_order}<v>.<t>", f"{_shape} = [b64]", **_load)(load_generic)
+        instruction(f"ld{_order}.<space><v>.<t>", f"{_shape} = [b32]", space=_SHARED, **_load)(load_shared)
+    instruction("ld.<space><v>.<t>", f"{_shape} = [b32]", space=_SHARED, **_load)(load_shared)
+    for _cache in _STORE_CACHE:
+        instruction(f"st.global{_cache}{_v}.<t>", f"[b64] {_shape}", **_store)(store_global)
+        instruction(f"st{_cache}{_v}.<t>", f"[b64] {_shape}", **_store)(store_generic)
+    for _order in _STORE_ORDER:
+        instruction(f"st{_order}.global{_v}.<t>", f"[b64] {_shape}", **_store)(store_global)
+        instruction(f"st{_order}{_v}.<t>", f"[b64] {_shape}", **_store)(store_generic)
+        instruction(f"st{_order}.<space>{_v}.<t>", f"[b32] {_shape}", space=_SHARED, **_store)(store_shared)
+    instruction(f"st.<space>{_v}.<t>", f"[b32] {_shape}", space=_SHARED, **_store)(store_shared)
+
+
+# 4. Addresses
+
+@instruction("cvta.<s>.u64", "u64 = u64", s=("param", "global", "to.param", "to.global"), section="9.7.9.20 cvta")
+def cvta_same(address: Array) -> Array:
+    """Parameter and global addresses are generic as they stand."""
+    return address
+
+
+@instruction("cvta.<s>.u64", "u64 = u64", s=_SHARED, section="9.7.9.20 cvta")
+def cvta_from_shared(address: Array) -> Array:
+    """A shared address as a generic one."""
+    return address + np.uint64(SHARED_WINDOW)
+
+
+@instruction("cvta.to.<s>.u64", "u64 = u64", s=_SHARED, section="9.7.9.20 cvta")
+def cvta_to_shared(address: Array) -> Array:
+    """A generic address as a shared one."""
+    return address - np.uint64(SHARED_WINDOW)
+
+
+@instruction("mapa.shared::cluster.u32", "u32 = u32 u32", section="9.7.9.23 mapa")
+def mapa(address: Array, rank: Array) -> Array:
+    """The same offset in the CTA of another rank."""
+    return (address & np.uint32(OFFSET_MASK)) | (rank << np.uint32(RANK_SHIFT))
+
+
+@instruction("getctarank.shared::cluster.u32", "u32 = u32", section="9.7.9.24 getctarank")
+def getctarank(address: Array) -> Array:
+    """The rank of the CTA that a shared address belongs to."""
+    return address >> np.uint32(RANK_SHIFT)
+
+
+@instruction("prefetch.tensormap", "[b64]", section="9.7.9.17 prefetch", kind=Kind.EFFECT)
+@instruction("prefetch.<s>.tensormap", "[b64]", s=("param", "const"), section="9.7.9.17 prefetch", kind=Kind.EFFECT)
+@instruction("prefetch<s>.<c>", "[b64]", s=("", ".global"), c=("L1", "L2"), section="9.7.9.17 prefetch", kind=Kind.EFFECT)
+def prefetch(warp: Warp, mask: Mask | None, address: Array) -> None:
+    """A hint: nothing to see."""

@@ -1,0 +1,196 @@
+"""The fifth-generation tensor core. Source: PTX ISA 9.7.16, TensorCore 5th Generation Family."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from simulator.errors import Trap, Unsupported
+from simulator.isa.table import BLOCKED, Kind, instruction
+from simulator.machine import tensor_core
+from simulator.machine.cluster import Cta
+from simulator.machine.memory_map import OFFSET_MASK, RANK_SHIFT
+from simulator.machine.tensor_core import InstructionDescriptor, Mma, SharedDescriptor
+from simulator.machine.warp import Mask, Warp
+
+Array = Any
+_GROUPS = ("1", "2")
+_POWERS = ("1", "2", "4", "8", "16", "32", "64", "128")
+_SPACES = (".shared::cta", "")
+
+
+def _engine(cta: Cta) -> tuple[str, int]:
+    """The tensor core that a CTA's MMAs and commits go to, in order."""
+    return ("tensor core", cta.rank)
+
+
+# 1. Allocation
+
+@instruction("tcgen05.alloc.cta_group::<g>.sync.aligned<s>.b32", "[b32] u32", g=_GROUPS, s=_SPACES,
+             section="9.7.16.7.1 tcgen05.alloc", kind=Kind.WAIT, converged=True)  # fmt: skip
+def alloc(warp: Warp, mask: Mask | None, target: Array, columns: Array) -> Any:
+    """Allocate TMEM columns, waiting until there are enough, and store their address."""
+    address = warp.cta.tensor_memory.allocate(int(columns[0]))
+    if address is None:
+        warp.waiting = (warp.cta.tensor_memory, f"{int(columns[0])} free columns")
+        return BLOCKED
+    warp.waiting, warp.polling = None, False
+    warp.cta.shared.store(target[:1] & OFFSET_MASK, 4, np.array([[address]], np.uint32))
+    return None
+
+
+@instruction("tcgen05.dealloc.cta_group::<g>.sync.aligned.b32", "u32 u32", g=_GROUPS,
+             section="9.7.16.7.1 tcgen05.dealloc", kind=Kind.EFFECT, converged=True)  # fmt: skip
+def dealloc(warp: Warp, mask: Mask | None, address: Array, columns: Array) -> None:
+    """Free TMEM columns."""
+    warp.cta.tensor_memory.deallocate(int(address[0]), int(columns[0]))
+    warp.cta.cluster.note_event()
+
+
+@instruction("tcgen05.relinquish_alloc_permit.cta_group::<g>.sync.aligned", g=_GROUPS,
+             section="9.7.16.7.1 tcgen05.relinquish_alloc_permit", kind=Kind.EFFECT, converged=True)  # fmt: skip
+def relinquish(warp: Warp, mask: Mask | None) -> None:
+    """Promise that the CTA allocates no more."""
+    warp.cta.tensor_memory.relinquish()
+
+
+# 2. Registers to and from TMEM
+
+def _address(address: Array) -> int:
+    if (address != address[0]).any():
+        raise Trap("tcgen05.ld/st with an address that differs between lanes")
+    return int(address[0])
+
+
+def _declare_transfers(shape: str, count: int, registers: int) -> None:
+    section = "9.7.16.8.1 tcgen05.ld, 9.7.16.8.2 tcgen05.st"
+    vector = f"(b32*{registers})"
+
+    @instruction(f"tcgen05.ld.sync.aligned.{shape}.x{count}.b32", f"{vector} = [b32]",
+                 section=section, kind=Kind.EFFECT, converged=True)  # fmt: skip
+    def load(warp: Warp, mask: Mask | None, address: Array) -> Array:
+        """Registers of the warp from its quarter of the TMEM lanes."""
+        words = warp.cta.tensor_memory.load(shape, count, _address(address), warp=warp.rank)
+        return words[0] if registers == 1 else words
+
+    @instruction(f"tcgen05.st.sync.aligned.{shape}.x{count}.b32", f"[b32] {vector}",
+                 section=section, kind=Kind.EFFECT, converged=True)  # fmt: skip
+    def store(warp: Warp, mask: Mask | None, address: Array, values: tuple[Array, ...]) -> None:
+        """Registers of the warp into its quarter of the TMEM lanes."""
+        memory = warp.cta.tensor_memory
+        memory.store(shape, count, _address(address), np.stack(values), warp=warp.rank)
+
+
+for _shape, _per_repeat in (("32x32b", 1), ("16x64b", 1), ("16x128b", 2), ("16x256b", 4)):
+    for _power in range(8):
+        if _per_repeat << _power <= 128:
+            _declare_transfers(_shape, 1 << _power, _per_repeat << _power)
+
+
+@instruction("tcgen05.wait::<w>.sync.aligned", w=("ld", "st"), section="9.7.16.8.5 tcgen05.wait",
+             kind=Kind.EFFECT, converged=True)  # fmt: skip
+def wait(warp: Warp, mask: Mask | None) -> None:
+    """Wait for the warp's tcgen05.ld or .st: they complete at once here."""
+
+
+@instruction("tcgen05.fence::<w>_thread_sync", w=("before", "after"), section="9.7.16.11 tcgen05.fence", kind=Kind.EFFECT)
+def fence(warp: Warp, mask: Mask | None) -> None:
+    """Orders tcgen05 operations against the other threads': they are in order here."""
+
+
+# 3. MMA and commit
+
+def _mma(
+    warp: Warp, mask: Mask | None, operands: tuple[Array, Array, Array, Array, Array],
+    kind: tensor_core.Kind, group: int, weight_stationary: bool,
+) -> None:  # fmt: skip
+    """Issue one MMA for each active lane. With cta_group::2 the even CTA issues for the pair."""
+    cta, cluster = warp.cta, warp.cta.cluster
+    if group == 2 and cta.rank % 2:
+        raise Trap(f"tcgen05.mma.cta_group::2 issued by CTA rank {cta.rank}, which is odd")
+    ctas = cluster.ctas[cta.rank : cta.rank + group]
+    for lane in warp.lanes(mask):
+        d, a, b, idesc, enabled = (o[lane] for o in operands)
+        operation = Mma(
+            group, weight_stationary, InstructionDescriptor.decode(int(idesc), kind),
+            SharedDescriptor.decode(int(a)), SharedDescriptor.decode(int(b)), int(d), bool(enabled),
+        )  # fmt: skip
+
+        def multiply(operation: Mma = operation) -> None:
+            memories = [tensor_core.Cta(c.shared.bytes, c.tensor_memory) for c in ctas]
+            tensor_core.mma(operation, memories)
+
+        cluster.counts["mma"] += 1
+        shape = operation.instruction
+        cluster.counts["mma_flop"] += 2 * shape.m * shape.n * (tensor_core.K_BYTES * 8 // shape.a.storage_bits)
+        cluster.asynchronous.submit(_engine(cta), multiply, cluster.site(warp))
+
+
+_COLLECTOR_A = ("", *(f".collector::a::{use}" for use in ("discard", "lastuse", "fill", "use")))
+_COLLECTOR_B = ("", *(f".collector::b{n}::{use}" for n in range(4) for use in ("discard", "lastuse", "fill", "use")))
+
+
+def _declare_mma(kind: tensor_core.Kind, group: int, lane_words: int) -> None:
+    """D = A B (+ D) with both operands in shared memory; collectors are hints about reuse."""
+
+    def mma(warp: Warp, mask: Mask | None, d: Array, a: Array, b: Array, idesc: Array, *rest: Any) -> None:
+        """Multiply shared-memory operands into TMEM."""
+        if lane_words and any(word.any() for word in rest[0]):
+            raise Unsupported("tcgen05.mma with disabled output lanes")
+        _mma(warp, mask, (d, a, b, idesc, rest[-1]), kind, group, False)
+
+    words = f"(b32*{lane_words}) " if lane_words else ""
+    instruction(f"tcgen05.mma.cta_group::{group}.kind::{kind}<c>", f"[b32] b64 b64 b32 {words}pred",
+                c=_COLLECTOR_A, section=_MMA, kind=Kind.EFFECT)(mma)  # fmt: skip
+
+
+def _declare_weight_stationary_mma(kind: tensor_core.Kind) -> None:
+    """D = A B (+ D), where B stays in the collector."""
+
+    def mma(warp: Warp, mask: Mask | None, d: Array, a: Array, b: Array, idesc: Array, enabled: Array) -> None:
+        """Multiply shared-memory operands into TMEM, weights stationary."""
+        _mma(warp, mask, (d, a, b, idesc, enabled), kind, 1, True)
+
+    instruction(f"tcgen05.mma.ws.cta_group::1.kind::{kind}<c>", "[b32] b64 b64 b32 pred",
+                c=_COLLECTOR_B, section=_MMA, kind=Kind.EFFECT)(mma)  # fmt: skip
+
+
+_MMA = "9.7.16.10.9 tcgen05.mma"
+_KINDS: tuple[tensor_core.Kind, ...] = ("f16", "f8f6f4")
+
+for _kind in _KINDS:
+    _declare_weight_stationary_mma(_kind)
+    for _group in (1, 2):
+        for _words in (0, 4 * _group):
+            _declare_mma(_kind, _group, _words)
+
+
+@instruction("tcgen05.commit.cta_group::<g>.mbarrier::arrive::one<s>.b64", "[b32]", g=_GROUPS,
+             s=(".shared::cluster", ""), section="9.7.16.12 tcgen05.commit", kind=Kind.EFFECT)  # fmt: skip
+def commit(warp: Warp, mask: Mask | None, barrier: Array) -> None:
+    """One arrival when every earlier MMA of this CTA's tensor core is complete."""
+    _commit(warp, mask, barrier, None)
+
+
+@instruction("tcgen05.commit.cta_group::<g>.mbarrier::arrive::one<s>.multicast::cluster.b64", "[b32] b16", g=_GROUPS,
+             s=(".shared::cluster", ""), section="9.7.16.12 tcgen05.commit", kind=Kind.EFFECT)  # fmt: skip
+def commit_multicast(warp: Warp, mask: Mask | None, barrier: Array, ctas: Array) -> None:
+    """As ``commit``, at the same offset in each CTA of the mask."""
+    _commit(warp, mask, barrier, ctas)
+
+
+def _commit(warp: Warp, mask: Mask | None, barrier: Array, ctas: Array | None) -> None:
+    cluster = warp.cta.cluster
+    for lane in warp.lanes(mask):
+        addresses = [int(barrier[lane])]
+        if ctas is not None:
+            offset = addresses[0] & OFFSET_MASK
+            chosen = int(ctas[lane])
+            addresses = [r << RANK_SHIFT | offset for r in range(len(cluster.ctas)) if chosen >> r & 1]
+
+        def arrive(addresses: list[int] = addresses) -> None:
+            for address in addresses:
+                cluster.mbarrier(address).arrive()
+
+        cluster.asynchronous.submit(_engine(warp.cta), arrive, cluster.site(warp))

@@ -1,0 +1,96 @@
+"""Work that proceeds beside the warps: bulk copies, MMAs, and the arrivals that announce their end.
+
+Each engine (the tensor core of a CTA, one bulk copy) completes its own work in order; between
+engines any order is legal, and the policy chooses.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+from simulator.errors import Location, SimulationError
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine that a warp waits for."""
+
+    name: Hashable
+
+    def describe(self) -> str:
+        """The engine in words."""
+        return f"asynchronous work of {self.name}"
+
+
+@dataclass(frozen=True)
+class _Work:
+    action: Callable[[], None]
+    location: Location
+
+
+class Asynchronous:
+    """The pending asynchronous work of one cluster.
+
+    ``completion`` is ``eager`` (at once), ``late`` (only when asked by ``complete_one``) or
+    ``random`` (``step`` draws). ``completed`` counts.
+    """
+
+    def __init__(self, completion: str, rng: random.Random) -> None:
+        self._completion = completion
+        self._rng = rng
+        self._queues: dict[Hashable, deque[_Work]] = {}
+        self.completed = 0
+
+    @property
+    def pending(self) -> int:
+        """How many pieces of work have been issued and not completed."""
+        return sum(len(q) for q in self._queues.values())
+
+    def submit(self, engine: Hashable, action: Callable[[], None], location: Location) -> None:
+        """Issue work to an engine; ``location`` is that of the issuing instruction."""
+        work = _Work(action, location)
+        if self._completion == "eager":
+            self._run(work)
+        else:
+            self._queues.setdefault(engine, deque()).append(work)
+
+    def busy(self, engine: Hashable) -> bool:
+        """Whether an engine has work that is not complete."""
+        return engine in self._queues
+
+    def engine(self, engine: Hashable) -> Engine:
+        """The engine as something to wait for."""
+        return Engine(engine)
+
+    def step(self) -> None:
+        """Let each engine complete work with even odds, if the policy is random."""
+        if self._completion != "random":
+            return
+        for engine in list(self._queues):
+            while engine in self._queues and self._rng.random() < 0.5:
+                self._pop(engine)
+
+    def complete_one(self) -> bool:
+        """Complete one piece of work, of a random engine; False if none is pending."""
+        if not self._queues:
+            return False
+        self._pop(self._rng.choice(list(self._queues)))
+        return True
+
+    def _pop(self, engine: Hashable) -> None:
+        queue = self._queues[engine]
+        work = queue.popleft()
+        if not queue:
+            del self._queues[engine]
+        self._run(work)
+
+    def _run(self, work: _Work) -> None:
+        try:
+            work.action()
+        except SimulationError as error:
+            error.locate(**work.location.__dict__)
+            raise
+        self.completed += 1

@@ -1,0 +1,176 @@
+"""A thread-block cluster and its CTAs: memories, barriers and warps."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+from simulator.checks import Checks
+from simulator.errors import Location, Trap, Unsupported
+from simulator.machine.asynchronous import Asynchronous
+from simulator.machine.barriers import ClusterBarrier, Mbarrier, NamedBarrier
+from simulator.machine.global_memory import GlobalMemory
+from simulator.machine.memory_map import OFFSET_MASK, RANK_SHIFT
+from simulator.machine.shared_memory import SharedMemory
+from simulator.machine.tensor_memory import TensorMemory
+from simulator.machine.warp import LANES, Warp
+from simulator.policy import Policy
+from simulator.program import Program
+
+Dim3 = tuple[int, int, int]
+MAX_SHARED_BYTES = 232448
+"""Shared memory that one CTA may use on sm_90 and sm_100: 227 KiB."""
+MAX_THREADS = 1024
+MAX_CLUSTER = 16
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch on the machine. ``parameters`` are the bytes of the parameter space.
+
+    Dimensions are (x, y, z): ``grid`` and ``cluster`` in CTAs, ``block`` in threads.
+    """
+
+    program: Program
+    grid: Dim3
+    block: Dim3
+    cluster: Dim3
+    dynamic_shared_bytes: int
+    parameters: bytes
+    memory: GlobalMemory
+    policy: Policy = field(default_factory=Policy)
+    checks: Checks = field(default_factory=Checks)
+
+
+class Cta:
+    """A thread block: its shared memory, TMEM, barriers and warps. ``rank`` is that in the cluster."""
+
+    def __init__(self, cluster: Cluster, rank: int, index: Dim3) -> None:
+        launch = cluster.launch
+        self.cluster = cluster
+        self.program = launch.program
+        self.rank = rank
+        self.index = index
+        self.block = launch.block
+        self.dynamic_shared_bytes = launch.dynamic_shared_bytes
+        self.shared = SharedMemory(
+            launch.program.dynamic_shared_offset + launch.dynamic_shared_bytes,
+            check_initialised=launch.checks.initialisation,
+        )
+        self.tensor_memory = TensorMemory(checked=launch.checks.initialisation)
+        self.mbarriers: dict[int, Mbarrier] = {}
+        self.named_barriers: dict[int, NamedBarrier] = {}
+        threads = launch.block[0] * launch.block[1] * launch.block[2]
+        self.threads = threads
+        self.warps = [
+            Warp(self, rank, threads - LANES * rank, launch.program.registers)
+            for rank in range(-(-threads // LANES))
+        ]
+
+    def shared_address(self, offset: int) -> int:
+        """The shared address of an offset in this CTA."""
+        return self.rank << RANK_SHIFT | offset
+
+    def vectors(self) -> dict[str, Dim3]:
+        """The special registers that have three components, apart from ``%tid``."""
+        launch = self.cluster.launch
+        clusters: Dim3 = tuple(g // c for g, c in zip(launch.grid, launch.cluster, strict=True))  # type: ignore[assignment]  # three items
+        inside: Dim3 = tuple(i % c for i, c in zip(self.index, launch.cluster, strict=True))  # type: ignore[assignment]  # three items
+        outside: Dim3 = tuple(i // c for i, c in zip(self.index, launch.cluster, strict=True))  # type: ignore[assignment]  # three items
+        return {
+            "%ctaid": self.index, "%nctaid": launch.grid, "%ntid": launch.block,
+            "%clusterid": outside, "%nclusterid": clusters,
+            "%cluster_ctaid": inside, "%cluster_nctaid": launch.cluster,
+        }  # fmt: skip
+
+    def named_barrier(self, number: int) -> NamedBarrier:
+        """The CTA's barrier of this number, 0 to 15."""
+        if not 0 <= number < 16:
+            raise Trap(f"barrier {number} is not in 0..15")
+        if number not in self.named_barriers:
+            self.named_barriers[number] = NamedBarrier(f"{number}", self.cluster.note_event)
+        return self.named_barriers[number]
+
+
+class Cluster:
+    """The CTAs that run together. ``events`` counts what may let a waiting warp go on."""
+
+    def __init__(self, launch: Launch, indices: list[Dim3], rng: random.Random) -> None:
+        self.launch = launch
+        self.memory = launch.memory
+        self.parameters = launch.parameters
+        self.events = 0
+        self.counts: Counter[str] = Counter()
+        self.asynchronous = Asynchronous(launch.policy.completion, rng)
+        self.ctas = [Cta(self, rank, index) for rank, index in enumerate(indices)]
+        self.barrier = ClusterBarrier(sum(c.threads for c in self.ctas), self.note_event)
+
+    @property
+    def warps(self) -> list[Warp]:
+        """The warps of all CTAs, in order."""
+        return [w for c in self.ctas for w in c.warps]
+
+    def note_event(self) -> None:
+        """Something happened that a warp may be waiting for."""
+        self.events += 1
+
+    def on_exit(self, warp: Warp) -> None:
+        """The active lanes of ``warp`` leave the kernel."""
+        self.barrier.exit(warp.mask.sum() if warp.mask is not None else LANES)
+        self.note_event()
+
+    def cta(self, address: int) -> Cta:
+        """The CTA that a shared address belongs to."""
+        rank = address >> RANK_SHIFT
+        if rank >= len(self.ctas):
+            raise Trap(f"shared address {address:#x} names CTA rank {rank} of {len(self.ctas)}")
+        return self.ctas[rank]
+
+    def mbarrier(self, address: int) -> Mbarrier:
+        """The mbarrier object at a shared address; ``Trap`` if none was initialised there."""
+        cta = self.cta(address)
+        barrier = cta.mbarriers.get(address & OFFSET_MASK)
+        if barrier is None:
+            raise Trap(f"no mbarrier was initialised at {self.shared_name(address)}")
+        return barrier
+
+    def shared_name(self, address: int) -> str:
+        """A shared address as the offset in dynamic shared memory of a CTA, for messages."""
+        offset = (address & OFFSET_MASK) - self.launch.program.dynamic_shared_offset
+        return f"shared[{offset}] of CTA rank {address >> RANK_SHIFT}"
+
+    def site(self, warp: Warp) -> Location:
+        """Where ``warp`` is, for work that completes later."""
+        block = self.launch.program.blocks[warp.block]
+        operation = block.operations[warp.position] if block.operations else None
+        return Location(
+            kernel=self.launch.program.kernel.name,
+            ptx_line=operation.node.line if operation else block.line,
+            ptx_text=operation.node.text() if operation else None,
+            source=operation.node.source if operation else None,
+            cta=warp.cta.index,
+            warp=warp.rank,
+        )
+
+
+def validate(launch: Launch) -> None:
+    """Raise ``Trap`` or ``Unsupported`` for a launch that no device would accept."""
+    threads = launch.block[0] * launch.block[1] * launch.block[2]
+    ctas = launch.cluster[0] * launch.cluster[1] * launch.cluster[2]
+    name = launch.program.kernel.name
+    where = Location(kernel=name)
+    if not 1 <= threads <= MAX_THREADS:
+        raise Trap(f"block {launch.block} has {threads} threads; 1..{MAX_THREADS}", where)
+    if ctas > MAX_CLUSTER:
+        raise Trap(f"cluster {launch.cluster} has {ctas} CTAs; at most {MAX_CLUSTER}", where)
+    if any(g % c for g, c in zip(launch.grid, launch.cluster, strict=True)):
+        raise Trap(f"grid {launch.grid} is not a multiple of cluster {launch.cluster}", where)
+    shared = launch.program.dynamic_shared_offset + launch.dynamic_shared_bytes
+    if shared > MAX_SHARED_BYTES + 1024:
+        raise Trap(f"{shared} bytes of shared memory; at most {MAX_SHARED_BYTES}", where)
+    required = launch.program.kernel.directives.get("reqntid")
+    if required and (*required, 1, 1)[:3] != launch.block:
+        raise Trap(f"block {launch.block} where the kernel requires {required}", where)
+    if "explicitcluster" in launch.program.kernel.directives and ctas == 1:
+        raise Unsupported("a kernel with .explicitcluster launched without a cluster", where)

@@ -1,0 +1,129 @@
+"""A warp: registers, active lanes, and the stack that brings diverged lanes together again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.errors import Location, Trap, Unsupported
+from simulator.isa.types import BITS, DTYPES, STORAGE
+
+if TYPE_CHECKING:
+    from simulator.machine.cluster import Cta
+
+LANES = 32
+Mask = npt.NDArray[np.bool_]
+
+
+class Waitable(Protocol):
+    """What a warp can wait for; ``describe`` goes into the report of a deadlock."""
+
+    def describe(self) -> str: ...
+
+
+class Warp:
+    """One warp of a CTA.
+
+    ``block`` is the basic block that runs next and ``reconverges`` the one at which the lanes on top
+    of ``stack`` join; ``mask`` holds the active lanes, None when all 32 are. ``advanced`` says
+    whether the last turn did more than poll, and ``polling`` whether the last poll failed.
+    """
+
+    def __init__(self, cta: Cta, rank: int, threads: int, registers: tuple[str, ...]) -> None:
+        self.cta = cta
+        self.rank = rank
+        self.registers: list[Any] = [np.zeros(LANES, STORAGE[BITS[kind]]) for kind in registers]
+        self.alive: Mask = np.arange(LANES) < threads
+        self.mask: Mask | None = None if threads >= LANES else self.alive.copy()
+        self.block = 0
+        self.reconverges = -1
+        self.stack: list[tuple[int, int, Mask | None]] = []
+        self.done = False
+        self.advanced = True
+        self.polling = False
+        self.attempted = False
+        self.waiting: tuple[Waitable, str] | None = None
+        self.ticket: int | None = None
+        self.cluster_ticket: int | None = None
+        self.asleep_since = -1
+        self.position = 0
+        self.instructions = 0
+        self.polls = 0
+        self._special: dict[tuple[str, str], Any] = {}
+
+    # 1. Divergence
+
+    def diverge(self, taken: Mask, first: int, second: int, meet: int) -> None:
+        """Run the ``taken`` lanes from block ``first``, then the rest from ``second``, until ``meet``."""
+        rest = ~taken & (self.alive if self.mask is None else self.mask)
+        self.stack.append((meet, self.reconverges, self.mask))
+        self.stack.append((second, meet, rest))
+        self.block, self.reconverges, self.mask = first, meet, taken
+
+    def pop(self) -> None:
+        """Continue with the lanes that wait on the stack, less those that have exited."""
+        self.block, self.reconverges, mask = self.stack.pop()
+        live = self.alive if mask is None else mask & self.alive
+        self.mask = None if live.all() else live
+
+    def exit_lanes(self) -> None:
+        """The active lanes leave the kernel; others continue, if there are any."""
+        if self.mask is not None:
+            self.alive = self.alive & ~self.mask
+        else:
+            self.alive = np.zeros(LANES, bool)
+        self.cta.cluster.on_exit(self)
+        while self.stack:
+            self.pop()
+            if self.mask is None or self.mask.any():
+                return
+        self.done = True
+
+    def require_converged(self, mask: Mask) -> None:
+        """Raise ``Trap`` unless all lanes that have not exited are active."""
+        if (mask != self.alive).any():
+            lanes = tuple(int(x) for x in np.flatnonzero(mask))
+            raise Trap("needs every lane of the warp, but some are diverged", Location(lanes=lanes))
+
+    def lanes(self, mask: Mask | None) -> npt.NDArray[np.intp]:
+        """The numbers of the active lanes."""
+        return np.arange(LANES) if mask is None else np.flatnonzero(mask)
+
+    # 2. Special registers
+
+    def special(self, name: str, kind: str) -> Any:
+        """A special register, or a shared variable's address, as 32 lanes of ``kind``."""
+        key = (name, kind)
+        if key not in self._special:
+            value = self._special_value(name)
+            array = np.broadcast_to(np.asarray(value).astype(STORAGE[BITS[kind]]), LANES)
+            self._special[key] = np.ascontiguousarray(array).view(DTYPES[kind])
+        return self._special[key]
+
+    def _special_value(self, name: str) -> Any:
+        cta, lane = self.cta, np.arange(LANES)
+        offsets = cta.program.shared_offsets
+        if name in offsets:
+            return cta.shared_address(offsets[name])
+        base, _, axis = name.partition(".")
+        if axis in ("x", "y", "z"):
+            vectors = cta.vectors()
+            if base == "%tid":
+                linear = LANES * self.rank + lane
+                nx, ny, _ = cta.block
+                return {"x": linear % nx, "y": linear // nx % ny, "z": linear // (nx * ny)}[axis]
+            if base in vectors:
+                return vectors[base]["xyz".index(axis)]
+        scalars = {
+            "%laneid": lane, "%warpid": self.rank, "%nwarpid": len(cta.warps),
+            "%cluster_ctarank": cta.rank, "%cluster_nctarank": len(cta.cluster.ctas),
+            "%dynamic_smem_size": cta.dynamic_shared_bytes,
+            "%lanemask_eq": 1 << lane, "%lanemask_lt": (1 << lane) - 1,
+            "%lanemask_le": (2 << lane) - 1, "%lanemask_gt": ~((2 << lane) - 1) & 0xFFFFFFFF,
+            "%lanemask_ge": ~((1 << lane) - 1) & 0xFFFFFFFF,
+        }  # fmt: skip
+        if name in scalars:
+            return scalars[name]
+        raise Unsupported(f"special register {name}")
