@@ -105,5 +105,5 @@ def bfi(a: Array, b: Array, position: Array, length: Array) -> Array:
     """``b`` with the ``length`` lowest bits of ``a`` at ``position``; both operands modulo 256."""
     start = (position & np.uint32(255)).astype(b.dtype)
     field: Array = _ones(length & np.uint32(255), b.dtype) << start
-    outside: Array = b & ~field
-    return outside | (a << start & field)
+    both: Array = (b & ~field) | (a << start & field)
+    return both

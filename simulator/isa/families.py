@@ -1,15 +1,18 @@
 """Every instruction family, imported for what it enters into the table."""
 
 from simulator.isa import (
+    approximation,
     bit_field,
     bulk_copy,
     comparison,
     control,
+    conversion,
     float32,
     integer,
     logic,
     memory,
     move,
+    packed_conversion,
     synchronisation,
     tcgen05,
     warp_level,
@@ -19,6 +22,7 @@ from simulator.isa.table import TABLE
 __all__ = ["TABLE", "FAMILIES"]
 
 FAMILIES = (
-    bit_field, bulk_copy, comparison, control, float32, integer, logic, memory, move, synchronisation, tcgen05, warp_level,
+    approximation, bit_field, bulk_copy, comparison, control, conversion, float32, integer, logic,
+    memory, move, packed_conversion, synchronisation, tcgen05, warp_level,
 )  # fmt: skip
 """The modules whose declarations fill ``TABLE``."""
