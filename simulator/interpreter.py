@@ -110,11 +110,11 @@ class Interpreter:
             taken = ~taken
         if warp.mask is not None:
             taken = taken & warp.mask
-        count = np.count_nonzero(taken)
-        active = LANES if warp.mask is None else np.count_nonzero(warp.mask)
-        if count == active:
+        # Comparing 32 bytes is several times quicker than a reduction over 32 booleans.
+        chosen = taken.tobytes()
+        if chosen == (_ALL_LANES if warp.mask is None else warp.mask.tobytes()):
             warp.block = end.taken
-        elif count == 0:
+        elif chosen == _NO_LANES:
             warp.block = end.otherwise
         elif end.uniform:
             lanes = tuple(int(x) for x in np.flatnonzero(taken))
@@ -147,6 +147,8 @@ class Interpreter:
 
 
 _FILE: Final = "<ptx block "
+_ALL_LANES: Final = bytes([1]) * LANES
+_NO_LANES: Final = bytes(LANES)
 
 
 def _operations(block: Block) -> tuple[Operation, ...]:

@@ -10,12 +10,14 @@ launches. Each launch is then executed from the PTX, in order, on the memory of 
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 from simulator.checks import Checks
 from simulator.decode import decode
@@ -30,7 +32,7 @@ from simulator.machine.schedule import run_grid
 from simulator.policy import Policy
 from simulator.ptx.parser import parse
 
-__all__ = ["Checks", "KernelRun", "LoadedProgram", "Policy", "Result", "Tensor", "launch", "load"]
+__all__ = ["Checks", "Extent", "KernelRun", "LoadedProgram", "Policy", "Result", "Tensor", "launch", "launch_kernel", "load"]
 
 INSTRUCTION_LIMIT = 10**10
 """Warp-instructions after which a launch counts as endless."""
@@ -100,36 +102,92 @@ def launch(
     program.host.call(arguments, sizes, captured.append)
     memory = GlobalMemory(tensors_of(arguments), check_initialised=checks.initialisation)
     runs = []
-    with np.errstate(all="ignore"):
-        for item in captured:
-            runs.append(_run(program, item, memory, policy, checks, instruction_limit))
+    for item in captured:
+        interpreter = program.kernels.get(item.kernel)
+        if interpreter is None:
+            raise SimulatorBug(f"the host launches {item.kernel!r}, which the PTX does not define")
+        state = Launch(
+            program=interpreter.program, grid=item.grid, block=item.block, cluster=item.cluster,
+            dynamic_shared_bytes=item.dynamic_shared_bytes,
+            parameters=_parameters(interpreter, item.params), memory=memory, policy=policy, checks=checks,
+        )  # fmt: skip
+        runs.append(_run(interpreter, state, instruction_limit))
     return Result(tuple(runs))
 
 
-def _run(
-    program: LoadedProgram, item: CapturedLaunch, memory: GlobalMemory, policy: Policy, checks: Checks,
-    instruction_limit: int,
-) -> KernelRun:  # fmt: skip
-    interpreter = program.kernels.get(item.kernel)
-    if interpreter is None:
-        raise SimulatorBug(f"the host launches {item.kernel!r}, which the PTX does not define")
-    started = time.perf_counter()
+@dataclass(frozen=True)
+class Extent:
+    """How many threads a launch has: ``grid`` and ``cluster`` in CTAs, ``block`` in threads, (x, y, z)."""
+
+    grid: Dim3 = (1, 1, 1)
+    block: Dim3 = (32, 1, 1)
+    cluster: Dim3 = (1, 1, 1)
+    dynamic_shared_bytes: int = 0
+
+
+def launch_kernel(
+    ptx: str,
+    extent: Extent,
+    arguments: Sequence[Tensor | int | bytes],
+    *,
+    name: str | None = None,
+    policy: Policy = Policy(),
+    checks: Checks = Checks(),
+    instruction_limit: int = INSTRUCTION_LIMIT,
+) -> KernelRun:
+    """Execute one kernel of a PTX text without a host function; tensors are read and written in place.
+
+    ``arguments`` are the kernel's parameters in order: a ``Tensor`` gives its pointer, an int as
+    many bytes as the parameter has, bytes themselves. ``name`` may be omitted if there is one
+    kernel. Errors are those of ``load`` and ``launch``.
+    """
+    kernels = parse(ptx).kernels
+    if name is None and len(kernels) != 1:
+        raise ValueError(f"name None: the text has kernels {sorted(kernels)}")
+    interpreter = Interpreter(decode(kernels[name] if name else next(iter(kernels.values()))))
+    params = interpreter.program.kernel.params
+    if len(arguments) != len(params):
+        raise ValueError(f"{len(arguments)} arguments for the {len(params)} parameters of the kernel")
+    values = [_bytes(a, p.size) for a, p in zip(arguments, params, strict=True)]
     state = Launch(
-        program=interpreter.program, grid=item.grid, block=item.block, cluster=item.cluster,
-        dynamic_shared_bytes=item.dynamic_shared_bytes,
-        parameters=_parameters(interpreter, item), memory=memory, policy=policy, checks=checks,
+        program=interpreter.program, grid=extent.grid, block=extent.block, cluster=extent.cluster,
+        dynamic_shared_bytes=extent.dynamic_shared_bytes, parameters=_parameters(interpreter, values),
+        memory=GlobalMemory(tensors_of(arguments), check_initialised=checks.initialisation),
+        policy=policy, checks=checks,
     )  # fmt: skip
-    statistics = run_grid(state, interpreter, instruction_limit)
+    return _run(interpreter, state, instruction_limit)
+
+
+def _bytes(argument: Tensor | int | bytes, size: int) -> bytes:
+    """A parameter of ``size`` bytes."""
+    if isinstance(argument, bytes):
+        if len(argument) != size:
+            raise ValueError(f"{len(argument)} bytes for a parameter of {size}")
+        return argument
+    value = argument.pointer if isinstance(argument, Tensor) else argument
+    return (value % (1 << 8 * size)).to_bytes(size, "little")
+
+
+def _run(interpreter: Interpreter, state: Launch, instruction_limit: int) -> KernelRun:
+    started = time.perf_counter()
+    with np.errstate(all="ignore"), _single_threaded().limit(limits=1):
+        statistics = run_grid(state, interpreter, instruction_limit)
     return KernelRun(
-        item.kernel, item.grid, item.block, item.cluster, statistics.warp_instructions, statistics.polls,
-        time.perf_counter() - started, statistics.counts,
+        state.program.kernel.name, state.grid, state.block, state.cluster, statistics.warp_instructions,
+        statistics.polls, time.perf_counter() - started, statistics.counts,
     )  # fmt: skip
 
 
-def _parameters(interpreter: Interpreter, item: CapturedLaunch) -> bytes:
+@functools.cache
+def _single_threaded() -> ThreadpoolController:
+    """The BLAS of this process: products this small run several times faster on one thread."""
+    return ThreadpoolController()
+
+
+def _parameters(interpreter: Interpreter, values: Sequence[bytes]) -> bytes:
     """The parameter space: each parameter's bytes at its offset."""
     kernel = interpreter.program.kernel
     space = bytearray(kernel.param_bytes)
-    for param, value in zip(kernel.params, item.params, strict=True):
+    for param, value in zip(kernel.params, values, strict=True):
         space[param.offset : param.offset + param.size] = value
     return bytes(space)

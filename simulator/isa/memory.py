@@ -42,13 +42,7 @@ def load_param(warp: Warp, mask: Mask | None, address: Array, *, t: str, v: str)
     active = address if mask is None else address[mask]
     if (active != active[0]).any():
         raise Trap("ld.param from addresses that differ between lanes")
-    start, count = int(active[0]) - PARAM_WINDOW, _count(v)
-    parameters = warp.cta.cluster.parameters
-    if not 0 <= start <= len(parameters) - count * BITS[t] // 8:
-        raise Trap(f"ld.param at byte {start} of {len(parameters)}")
-    values = np.frombuffer(parameters, DTYPES[t], count, start)
-    rows = np.repeat(values, LANES).reshape(count, LANES)
-    return rows[0] if count == 1 else rows
+    return warp.cta.cluster.parameter(int(active[0]) - PARAM_WINDOW, t, _count(v))
 
 
 def load_global(warp: Warp, mask: Mask | None, address: Array, *, t: str, v: str) -> Array:

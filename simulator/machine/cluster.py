@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from simulator.checks import Checks
 from simulator.errors import Location, Trap, Unsupported
+from simulator.isa.types import BITS, DTYPES
 from simulator.machine.asynchronous import Asynchronous
 from simulator.machine.barriers import ClusterBarrier, Mbarrier, NamedBarrier
 from simulator.machine.global_memory import GlobalMemory
@@ -59,6 +64,7 @@ class Cta:
             check_initialised=launch.checks.initialisation,
         )
         self.tensor_memory = TensorMemory(checked=launch.checks.initialisation)
+        self.special: dict[tuple[str, str], Any] = {}
         self.mbarriers: dict[int, Mbarrier] = {}
         self.named_barriers: dict[int, NamedBarrier] = {}
         threads = launch.block[0] * launch.block[1] * launch.block[2]
@@ -72,16 +78,34 @@ class Cta:
         """The shared address of an offset in this CTA."""
         return self.rank << RANK_SHIFT | offset
 
-    def vectors(self) -> dict[str, Dim3]:
+    def special_value(self, name: str) -> int:
+        """A special register that all threads of the CTA share, or a shared variable's address."""
+        if name in self.program.shared_offsets:
+            return self.shared_address(self.program.shared_offsets[name])
+        base, _, axis = name.partition(".")
+        vectors = self._vectors()
+        if base in vectors and axis in ("x", "y", "z"):
+            return vectors[base]["xyz".index(axis)]
+        scalars = {
+            "%nwarpid": len(self.warps),
+            "%cluster_ctarank": self.rank,
+            "%cluster_nctarank": len(self.cluster.ctas),
+            "%is_explicit_cluster": int(len(self.cluster.ctas) > 1),
+            "%dynamic_smem_size": self.dynamic_shared_bytes,
+        }
+        if name not in scalars:
+            raise Unsupported(f"special register {name}")
+        return scalars[name]
+
+    def _vectors(self) -> dict[str, Sequence[int]]:
         """The special registers that have three components, apart from ``%tid``."""
         launch = self.cluster.launch
-        clusters: Dim3 = tuple(g // c for g, c in zip(launch.grid, launch.cluster, strict=True))  # type: ignore[assignment]  # three items
-        inside: Dim3 = tuple(i % c for i, c in zip(self.index, launch.cluster, strict=True))  # type: ignore[assignment]  # three items
-        outside: Dim3 = tuple(i // c for i, c in zip(self.index, launch.cluster, strict=True))  # type: ignore[assignment]  # three items
+        pairs = list(zip(self.index, launch.cluster, strict=True))
         return {
             "%ctaid": self.index, "%nctaid": launch.grid, "%ntid": launch.block,
-            "%clusterid": outside, "%nclusterid": clusters,
-            "%cluster_ctaid": inside, "%cluster_nctaid": launch.cluster,
+            "%clusterid": [i // c for i, c in pairs],
+            "%nclusterid": [g // c for g, c in zip(launch.grid, launch.cluster, strict=True)],
+            "%cluster_ctaid": [i % c for i, c in pairs], "%cluster_nctaid": launch.cluster,
         }  # fmt: skip
 
     def named_barrier(self, number: int) -> NamedBarrier:
@@ -100,6 +124,7 @@ class Cluster:
         self.launch = launch
         self.memory = launch.memory
         self.parameters = launch.parameters
+        self._parameter_values: dict[tuple[int, str, int], Any] = {}
         self.events = 0
         self.counts: Counter[str] = Counter()
         self.asynchronous = Asynchronous(launch.policy.completion, rng)
@@ -110,6 +135,17 @@ class Cluster:
     def warps(self) -> list[Warp]:
         """The warps of all CTAs, in order."""
         return [w for c in self.ctas for w in c.warps]
+
+    def parameter(self, start: int, kind: str, count: int) -> Any:
+        """``count`` consecutive parameters of a type, each over 32 lanes; one array if it is one."""
+        key = (start, kind, count)
+        if key not in self._parameter_values:
+            if not 0 <= start <= len(self.parameters) - count * BITS[kind] // 8:
+                raise Trap(f"ld.param at byte {start} of {len(self.parameters)}")
+            values = np.frombuffer(self.parameters, DTYPES[kind], count, start)
+            rows = np.repeat(values, LANES).reshape(count, LANES)
+            self._parameter_values[key] = rows[0] if count == 1 else rows
+        return self._parameter_values[key]
 
     def note_event(self) -> None:
         """Something happened that a warp may be waiting for."""

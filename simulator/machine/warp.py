@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from simulator.errors import Location, Trap, Unsupported
+from simulator.errors import Location, Trap
 from simulator.isa.types import BITS, DTYPES, STORAGE
 
 if TYPE_CHECKING:
@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 LANES = 32
 Mask = npt.NDArray[np.bool_]
+
+_ZEROS = {kind: np.zeros(LANES, STORAGE[bits]) for kind, bits in BITS.items()}
+"""What a register holds at first. An instruction replaces a register's array, never its elements."""
+for _zeros in _ZEROS.values():
+    _zeros.setflags(write=False)
 
 
 class Waitable(Protocol):
@@ -34,7 +39,7 @@ class Warp:
     def __init__(self, cta: Cta, rank: int, threads: int, registers: tuple[str, ...]) -> None:
         self.cta = cta
         self.rank = rank
-        self.registers: list[Any] = [np.zeros(LANES, STORAGE[BITS[kind]]) for kind in registers]
+        self.registers: list[Any] = [_ZEROS[kind] for kind in registers]
         self.alive: Mask = np.arange(LANES) < threads
         self.mask: Mask | None = None if threads >= LANES else self.alive.copy()
         self.block = 0
@@ -95,35 +100,33 @@ class Warp:
 
     def special(self, name: str, kind: str) -> Any:
         """A special register, or a shared variable's address, as 32 lanes of ``kind``."""
+        held = self._special if name in _LANE_REGISTERS or name.startswith("%tid") else self.cta.special
         key = (name, kind)
-        if key not in self._special:
-            value = self._special_value(name)
-            array = np.broadcast_to(np.asarray(value).astype(STORAGE[BITS[kind]]), LANES)
-            self._special[key] = np.ascontiguousarray(array).view(DTYPES[kind])
-        return self._special[key]
+        if key not in held:
+            array = np.broadcast_to(np.asarray(self._special_value(name)), LANES)
+            held[key] = array.astype(STORAGE[BITS[kind]]).view(DTYPES[kind])
+        return held[key]
 
     def _special_value(self, name: str) -> Any:
-        cta, lane = self.cta, np.arange(LANES)
-        offsets = cta.program.shared_offsets
-        if name in offsets:
-            return cta.shared_address(offsets[name])
-        base, _, axis = name.partition(".")
-        if axis in ("x", "y", "z"):
-            vectors = cta.vectors()
-            if base == "%tid":
-                linear = LANES * self.rank + lane
-                nx, ny, _ = cta.block
-                return {"x": linear % nx, "y": linear // nx % ny, "z": linear // (nx * ny)}[axis]
-            if base in vectors:
-                return vectors[base]["xyz".index(axis)]
-        scalars = {
-            "%laneid": lane, "%warpid": self.rank, "%nwarpid": len(cta.warps),
-            "%cluster_ctarank": cta.rank, "%cluster_nctarank": len(cta.cluster.ctas),
-            "%dynamic_smem_size": cta.dynamic_shared_bytes,
-            "%lanemask_eq": 1 << lane, "%lanemask_lt": (1 << lane) - 1,
-            "%lanemask_le": (2 << lane) - 1, "%lanemask_gt": ~((2 << lane) - 1) & 0xFFFFFFFF,
-            "%lanemask_ge": ~((1 << lane) - 1) & 0xFFFFFFFF,
-        }  # fmt: skip
-        if name in scalars:
-            return scalars[name]
-        raise Unsupported(f"special register {name}")
+        if name.startswith("%tid."):
+            linear = LANES * self.rank + _LANE
+            nx, ny, _ = self.cta.block
+            return {"x": linear % nx, "y": linear // nx % ny, "z": linear // (nx * ny)}[name[-1]]
+        if name == "%warpid":
+            return self.rank
+        if name in _LANE_REGISTERS:
+            return _LANE_REGISTERS[name]
+        return self.cta.special_value(name)
+
+
+_LANE = np.arange(LANES, dtype=np.int64)
+_LANE_REGISTERS = {
+    "%warpid": None,
+    "%laneid": _LANE,
+    "%lanemask_eq": 1 << _LANE,
+    "%lanemask_lt": (1 << _LANE) - 1,
+    "%lanemask_le": (2 << _LANE) - 1,
+    "%lanemask_gt": 0xFFFFFFFF & ~((2 << _LANE) - 1),
+    "%lanemask_ge": 0xFFFFFFFF & ~((1 << _LANE) - 1),
+}
+"""Special registers that differ between lanes or warps; the rest belong to the CTA."""
