@@ -26,6 +26,7 @@ import torch
 
 from reference.inputs import Inputs
 from reference.problem import TABLE_TAILS, Problem
+from simulator.checks import CHECKS
 from simulator.policy import POLICIES
 
 ENTRY_POINT_GROUP = "mla_testbed.kernels"
@@ -124,6 +125,9 @@ class RunOptions:
             raise UsageError(f"engine: {self.engine!r} is none of {', '.join(ENGINES)}")
         if self.policy not in POLICIES:
             raise UsageError(f"policy: {self.policy!r} is none of {', '.join(POLICIES)}")
+        for check in self.checks:
+            if check not in CHECKS:
+                raise UsageError(f"checks: {check!r} is none of {', '.join(CHECKS)}")
         if self.num_sms < 1:
             raise UsageError(f"num_sms: {self.num_sms} is below 1")
         if self.num_splits is not None and not 1 <= self.num_splits <= MAX_SPLITS:

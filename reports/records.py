@@ -31,6 +31,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 SCHEMA_VERSION = 1
 VERDICTS = ("passed", "failed", "expected_failure", "unexpected_pass", "skipped", "error")
+BAD_VERDICTS = ("failed", "unexpected_pass", "error")
 RECORDS_FILE = "records.jsonl"
 SCHEMA_FILE = Path(__file__).parent / "schema" / "records-v1.schema.json"
 
@@ -103,6 +104,11 @@ class CaseResult:
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
             raise RecordError(f"verdict: {self.verdict!r} is none of {', '.join(VERDICTS)}")
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether this result makes its run fail."""
+        return self.verdict in BAD_VERDICTS
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as JSON values; an infinity or NaN becomes a string."""
