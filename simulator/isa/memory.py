@@ -10,7 +10,7 @@ from simulator.errors import Location, Trap
 from simulator.isa.table import Kind, instruction
 from simulator.isa.types import BITS, DTYPES
 from simulator.machine.memory_map import OFFSET_MASK, PARAM_WINDOW, RANK_SHIFT, SHARED_WINDOW
-from simulator.machine.warp import LANES, Mask, Warp
+from simulator.machine.warp import LANES, Mask, Warp, uniform
 
 Array = Any
 
@@ -40,7 +40,7 @@ def _spread(values: Array, mask: Mask | None, kind: str) -> Array:
 def load_param(warp: Warp, mask: Mask | None, address: Array, *, t: str, v: str) -> Array:
     """The kernel's parameters: the same bytes for every thread."""
     active = address if mask is None else address[mask]
-    if (active != active[0]).any():
+    if not uniform(active):
         raise Trap("ld.param from addresses that differ between lanes")
     return warp.cta.cluster.parameter(int(active[0]) - PARAM_WINDOW, t, _count(v))
 
@@ -56,7 +56,7 @@ def load_shared(warp: Warp, mask: Mask | None, address: Array, *, t: str, v: str
     active = address if mask is None else address[mask]
     count, item = _count(v), BITS[t] // 8
     ranks = active >> RANK_SHIFT
-    if (ranks == ranks[0]).all():
+    if uniform(ranks):
         _require_own(warp, int(ranks[0]), space)
         values = warp.cta.cluster.cta(int(active[0])).shared.load(active & OFFSET_MASK, item, count)
     else:
@@ -93,7 +93,7 @@ def store_shared(warp: Warp, mask: Mask | None, address: Array, value: Array, *,
     active, values = _active(mask, address, value)
     item = BITS[t] // 8
     ranks = active >> RANK_SHIFT
-    for rank in (ranks[:1] if (ranks == ranks[0]).all() else np.unique(ranks)):
+    for rank in (ranks[:1] if uniform(ranks) else np.unique(ranks)):
         _require_own(warp, int(rank), space)
         chosen = ranks == rank
         shared = warp.cta.cluster.cta(int(rank) << RANK_SHIFT).shared

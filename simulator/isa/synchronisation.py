@@ -10,7 +10,7 @@ from simulator.errors import Trap
 from simulator.isa.table import BLOCKED, Kind, instruction
 from simulator.machine.barriers import Mbarrier
 from simulator.machine.memory_map import OFFSET_MASK
-from simulator.machine.warp import LANES, Mask, Warp
+from simulator.machine.warp import LANES, Mask, Warp, uniform
 
 Array = Any
 _CTA = ("shared", "shared::cta")
@@ -24,7 +24,7 @@ def barriers(warp: Warp, mask: Mask | None, address: Array) -> list[tuple[Mbarri
     active = address if mask is None else address[mask]
     lanes = warp.lanes(mask)
     cluster = warp.cta.cluster
-    if (active == active[0]).all():
+    if uniform(active):
         return [(cluster.mbarrier(int(active[0])), lanes)]
     return [(cluster.mbarrier(int(a)), lanes[active == a]) for a in np.unique(active)]
 
@@ -108,9 +108,10 @@ def mbarrier_try_wait(warp: Warp, mask: Mask | None, address: Array, parity: Arr
     """
     passed = np.zeros(LANES, bool)
     for barrier, lanes in barriers(warp, mask, address):
-        for value in np.unique(parity[lanes]):
-            passed[lanes[parity[lanes] == value]] = barrier.passed(int(value))
-        warp.waiting = (barrier, f"parity {int(parity[lanes[0]])}")
+        values = parity[lanes]
+        for value in values[:1] if uniform(values) else np.unique(values):
+            passed[lanes[values == value]] = barrier.passed(int(value))
+        warp.waiting = (barrier, f"parity {int(values[0])}")
     if passed[warp.lanes(mask)].all():
         warp.waiting, warp.attempted, warp.polling = None, False, False
         return passed

@@ -149,6 +149,7 @@ def _fill(text: str, values: dict[str, str]) -> str:
 _SLOT = re.compile(r"\(([^)]*)\)|\[([^\]]*)\]|([\w]+)")
 
 
+@functools.cache
 def parse_signature(signature: str) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:
     """The results and the operands of a signature text."""
     left, equals, right = signature.partition("=")

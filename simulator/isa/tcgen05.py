@@ -12,7 +12,7 @@ from simulator.machine import tensor_core
 from simulator.machine.cluster import Cta
 from simulator.machine.memory_map import OFFSET_MASK, RANK_SHIFT
 from simulator.machine.tensor_core import InstructionDescriptor, Mma, SharedDescriptor
-from simulator.machine.warp import Mask, Warp
+from simulator.machine.warp import Mask, Warp, uniform
 
 Array = Any
 _GROUPS = ("1", "2")
@@ -58,7 +58,7 @@ def relinquish(warp: Warp, mask: Mask | None) -> None:
 # 2. Registers to and from TMEM
 
 def _address(address: Array) -> int:
-    if (address != address[0]).any():
+    if not uniform(address):
         raise Trap("tcgen05.ld/st with an address that differs between lanes")
     return int(address[0])
 

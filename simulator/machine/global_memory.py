@@ -130,7 +130,7 @@ class GlobalMemory:
     ) -> Iterator[tuple[Region, Any, npt.NDArray[np.int64]]]:
         """For each allocation touched: it, the lanes that touch it, and their word indices."""
         span = item_bytes * count
-        if (addresses % np.uint64(span)).any():
+        if int(np.bitwise_or.reduce(addresses)) % span:  # spans are powers of two
             lanes = tuple(int(x) for x in np.flatnonzero(addresses % np.uint64(span)))
             raise Trap(f"global {what} of {span} bytes at misaligned address: "
                        f"{self.describe(int(addresses[lanes[0]]))}", Location(lanes=lanes))  # fmt: skip

@@ -86,12 +86,12 @@ class SharedMemory:
     def _index(self, offsets: Offsets, item_bytes: int, count: int) -> npt.NDArray[np.int64]:
         span = item_bytes * count
         offsets = offsets.astype(np.int64)
-        if (offsets % span).any():
+        if int(np.bitwise_or.reduce(offsets)) % span:  # spans are powers of two
             lanes = tuple(int(x) for x in np.flatnonzero(offsets % span))
             raise Trap(f"shared address {int(offsets[lanes[0]])} is not a multiple of {span} bytes",
                        Location(lanes=lanes))  # fmt: skip
-        beyond = (offsets + span > self.size) | (offsets < 0)
-        if beyond.any():
+        if int(offsets.max()) + span > self.size or int(offsets.min()) < 0:
+            beyond = (offsets + span > self.size) | (offsets < 0)
             lanes = tuple(int(x) for x in np.flatnonzero(beyond))
             raise OutOfBounds(f"shared memory offset {int(offsets[lanes[0]])} + {span} bytes lies "
                               f"beyond its {self.size} bytes", Location(lanes=lanes))  # fmt: skip
