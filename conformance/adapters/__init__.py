@@ -1,0 +1,1 @@
+"""Kernels that other people publish, each made to look like `conformance.kernel.Kernel`."""
