@@ -118,7 +118,7 @@ def _mma(
         )  # fmt: skip
 
         def multiply(operation: Mma = operation) -> None:
-            memories = [tensor_core.Cta(c.shared.bytes, c.tensor_memory) for c in ctas]
+            memories = [tensor_core.Cta(c.shared, c.tensor_memory) for c in ctas]
             tensor_core.mma(operation, memories)
 
         cluster.counts["mma"] += 1

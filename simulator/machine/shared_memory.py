@@ -72,7 +72,7 @@ class SharedMemory:
         """The bytes of 16-byte chunks at ``chunks``, one after another."""
         self._check_range(chunks * _CHUNK + _CHUNK - 1)
         if self._check_initialised and not self.valid.reshape(-1, _CHUNK)[chunks].all():
-            written = self.valid.reshape(-1, _CHUNK)[chunks].all(axis=1)
+            written = self.valid.reshape(-1, _CHUNK)[chunks].all(axis=-1)
             self._refuse_unwritten(chunks[~written] * _CHUNK)
         return self.bytes.reshape(-1, _CHUNK)[chunks].reshape(-1)
 

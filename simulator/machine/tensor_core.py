@@ -17,13 +17,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import OutOfBounds, Trap, Unsupported
+from simulator.errors import Trap, Unsupported
+from simulator.machine.shared_memory import SharedMemory
 from simulator.machine.tensor_map import swizzle
 from simulator.machine.tensor_memory import TensorMemory
 from simulator.numerics.accumulate import Accumulate, ideal
 from simulator.numerics.formats import BF16, E4M3, E5M2, F16, Floats, Format, decode_table
 
-Bytes = NDArray[np.uint8]
 Index = NDArray[np.int64]
 Kind = Literal["f16", "f8f6f4"]
 
@@ -165,22 +165,16 @@ def _mn_major_chunks(phase: int, layout: tuple[int, int, int], width: int, depth
 
 
 def read_operand(
-    shared: Bytes, descriptor: SharedDescriptor, rows: int, *, fmt: Format, mn_major: bool
+    shared: SharedMemory, descriptor: SharedDescriptor, rows: int, *, fmt: Format, mn_major: bool
 ) -> Floats:
     """The values [rows, k] of the operand that one CTA supplies.
 
-    ``shared`` is the CTA's shared memory from offset 0, a multiple of 16 bytes long. Raises
-    OutOfBounds if the operand reaches beyond it.
+    Raises OutOfBounds if the operand reaches beyond the CTA's shared memory, Uninitialised if
+    nothing has written some of it.
     """
     element_bytes = fmt.storage_bits // 8
     chunks = operand_chunks(descriptor, rows, element_bytes=element_bytes, mn_major=mn_major)
-    try:
-        data = shared.reshape(-1, _CHUNK)[chunks]
-    except IndexError:
-        raise OutOfBounds(
-            f"tcgen05.mma: operand at shared address {descriptor.start:#x} reaches byte "
-            f"{(int(chunks.max()) + 1) * _CHUNK} of {shared.size}"
-        ) from None
+    data = shared.read_chunks(chunks)
     codes = data.reshape(len(chunks), -1).view(np.uint16 if element_bytes == 2 else np.uint8)
     values: Floats = decode_table(fmt)[codes]
     return values.T if mn_major else values
@@ -190,7 +184,7 @@ def read_operand(
 class Cta:
     """The memories of one participating CTA."""
 
-    shared: Bytes
+    shared: SharedMemory
     tensor_memory: TensorMemory
 
 

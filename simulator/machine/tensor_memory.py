@@ -105,6 +105,11 @@ class TensorMemory:
         """Give up the permit to allocate, for good."""
         self._relinquished = True
 
+    def describe(self) -> str:
+        """The allocations in words."""
+        held = ", ".join(f"{n} at column {s}" for s, n in sorted(self.allocations.items()))
+        return f"tensor memory with {held or 'nothing'} allocated"
+
     def require_empty(self) -> None:
         """Raise ProtocolError if columns are still allocated, as at the end of a CTA."""
         if self.allocations:

@@ -8,6 +8,7 @@ import pytest
 from simulator.errors import OutOfBounds, Trap, Uninitialised, Unsupported
 from simulator.machine import tensor_core, tensor_map
 from simulator.machine.tensor_core import Cta, InstructionDescriptor, Mma, SharedDescriptor, mma
+from simulator.machine.shared_memory import SharedMemory
 from simulator.machine.tensor_memory import TensorMemory
 from simulator.numerics.accumulate import b200
 from simulator.numerics.formats import BF16, E4M3, E5M2, F16, decode
@@ -118,6 +119,13 @@ FORMS = [
 STEPS = 5
 
 
+def shared_memory(contents=None):
+    """Shared memory whose bytes a test may set as it likes."""
+    memory = SharedMemory(SHARED_BYTES, check_initialised=False)
+    memory.bytes[:] = 0 if contents is None else contents
+    return memory
+
+
 def run_form(form, seed=0, *, steps=STEPS, accumulate_first=False, span_read=None, **flags):
     cta_group, ws, m, n, fmt, span, major_a, major_b = form
     rng = np.random.default_rng(seed)
@@ -126,7 +134,8 @@ def run_form(form, seed=0, *, steps=STEPS, accumulate_first=False, span_read=Non
         shared = rng.integers(0, 256, SHARED_BYTES, dtype=np.uint8)
         memory = TensorMemory()
         memory.allocate(512)
-        ctas.append(Cta(shared, memory))
+        ctas.append(Cta(shared_memory(shared), memory))
+        shared = ctas[-1].shared.bytes
         for side, (rows, start, major) in enumerate(((m, 1024, major_a), (n, 0x10000, major_b))):
             sides[side].append(
                 Operand(rng, shared, start, rows // cta_group, steps, fmt=fmt, span=span,
@@ -200,10 +209,10 @@ def test_adding_to_what_nobody_wrote_is_reported():
 
 def test_mixed_eight_bit_formats():
     rng = np.random.default_rng(5)
-    cta = Cta(np.zeros(SHARED_BYTES, np.uint8), TensorMemory())
+    cta = Cta(shared_memory(), TensorMemory())
     cta.tensor_memory.allocate(64)
-    a = Operand(rng, cta.shared, 0, 64, 1, fmt=E4M3)
-    b = Operand(rng, cta.shared, 0x8000, 64, 1, fmt=E5M2)
+    a = Operand(rng, cta.shared.bytes, 0, 64, 1, fmt=E4M3)
+    b = Operand(rng, cta.shared.bytes, 0x8000, 64, 1, fmt=E5M2)
     instruction = InstructionDescriptor.decode(instruction_bits(64, 64, E4M3, E5M2), "f8f6f4")
     mma(Mma(1, True, instruction, a.descriptor(0), b.descriptor(0), 0, False), [cta])
     d = np.hstack([cta.tensor_memory.words.view(np.float32)[h : h + 64, :32] for h in (0, 64)])
@@ -212,9 +221,9 @@ def test_mixed_eight_bit_formats():
 
 def test_operands_loaded_by_tensor_copies_are_read_back():
     rng = np.random.default_rng(6)
-    shared = np.zeros(SHARED_BYTES, np.uint8)
+    shared = shared_memory()
     tile = random_codes(rng, E4M3, (64, 128)).astype(np.uint8)
-    tensor_map.write_shared(shared, 4096, tile.reshape(-1), 128)
+    tensor_map.write_shared(shared.bytes, 4096, tile.reshape(-1), 128)
     for step in range(4):
         at = SharedDescriptor.decode(descriptor_bits(4096 + 32 * step, stride=1024))
         read = tensor_core.read_operand(shared, at, 64, fmt=E4M3, mn_major=False)
@@ -233,14 +242,23 @@ def test_chunks_are_those_that_the_operand_covers():
 
 def test_an_operand_beyond_shared_memory_is_out_of_bounds():
     at = SharedDescriptor.decode(descriptor_bits(SHARED_BYTES - 1024, stride=1024))
-    shared = np.zeros(SHARED_BYTES, np.uint8)
+    shared = shared_memory()
     tensor_core.read_operand(shared, at, 8, fmt=E4M3, mn_major=False)
     with pytest.raises(OutOfBounds, match=f"of {SHARED_BYTES}"):
         tensor_core.read_operand(shared, at, 16, fmt=E4M3, mn_major=False)
 
 
+def test_an_operand_that_nobody_wrote_is_reported():
+    at = SharedDescriptor.decode(descriptor_bits(2048, stride=1024))
+    shared = SharedMemory(SHARED_BYTES, check_initialised=True)
+    shared.scatter(np.arange(2048, 3072), np.ones(1024, np.uint8))
+    tensor_core.read_operand(shared, at, 8, fmt=E4M3, mn_major=False)
+    with pytest.raises(Uninitialised, match="offset 3072"):
+        tensor_core.read_operand(shared, at, 16, fmt=E4M3, mn_major=False)
+
+
 def test_an_accumulator_beyond_the_allocation_is_out_of_bounds():
-    cta = Cta(np.zeros(SHARED_BYTES, np.uint8), TensorMemory())
+    cta = Cta(shared_memory(), TensorMemory())
     cta.tensor_memory.allocate(32)
     instruction = InstructionDescriptor.decode(instruction_bits(128, 64, E4M3), "f8f6f4")
     at = SharedDescriptor.decode(descriptor_bits(0, stride=1024))
@@ -259,9 +277,9 @@ def test_the_accumulation_strategy_is_a_parameter():
         return b200(a, b, c, **facts)
 
     rng = np.random.default_rng(7)
-    cta = Cta(np.zeros(SHARED_BYTES, np.uint8), TensorMemory())
+    cta = Cta(shared_memory(), TensorMemory())
     cta.tensor_memory.allocate(64)
-    a, b = (Operand(rng, cta.shared, s, r, 1, fmt=E4M3) for s, r in ((0, 128), (0x10000, 64)))
+    a, b = (Operand(rng, cta.shared.bytes, s, r, 1, fmt=E4M3) for s, r in ((0, 128), (0x10000, 64)))
     instruction = InstructionDescriptor.decode(instruction_bits(*form[2:5]), "f8f6f4")
     mma(Mma(1, False, instruction, a.descriptor(0), b.descriptor(0), 0, False), [cta], spy)
     assert calls == [((128, 32), (64, 32), None, {"step": 32, "formats": (E4M3, E4M3)})]
