@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from simulator.errors import Unsupported
+from simulator.errors import Location, Unsupported
 
 _TOKEN = re.compile(
     r"""
@@ -13,7 +13,8 @@ _TOKEN = re.compile(
     | (?P<newline> \n )
     | (?P<loc>    \.loc\b[^\n]* )
     | (?P<name>   [%$_A-Za-z.][\w$%]*(?:(?:\.|::)[\w$%]+)* )
-    | (?P<number> 0[fF][0-9a-fA-F]{8}\b | 0[dD][0-9a-fA-F]{16}\b | -?0[xX][0-9a-fA-F]+U? | -?\d+U?\b )
+    | (?P<number> 0[fF][0-9a-fA-F]{8}\b | 0[dD][0-9a-fA-F]{16}\b
+                | -?0[xX][0-9a-fA-F]+U?\b | -?0[bB][01]+U?\b | -?\d+U?\b )
     | (?P<string> "[^"\n]*" )
     | (?P<mark>   [{}()\[\],;:@!|+=<>-] )
     """,
@@ -22,7 +23,10 @@ _TOKEN = re.compile(
 
 
 class Token(NamedTuple):
-    """``kind`` is ``name``, ``number``, ``string``, ``mark``, ``loc`` or ``end``; ``line`` counts from 1."""
+    """A word of the text and its line, counted from 1.
+
+    ``kind`` is ``name``, ``number``, ``string``, ``mark``, ``loc`` (a whole directive) or ``end``.
+    """
 
     kind: str
     text: str
@@ -30,12 +34,16 @@ class Token(NamedTuple):
 
 
 def tokenise(text: str) -> list[Token]:
-    """The tokens of a PTX text, ended by one of kind ``end``; ``Unsupported`` at a strange character."""
+    """The tokens of a PTX text, ended by one of kind ``end``.
+
+    Raises ``Unsupported`` at a character that begins none of them.
+    """
     tokens, line, position = [], 1, 0
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
-            raise Unsupported(f"PTX line {line}: cannot read {text[position : position + 20]!r}")
+            rest = text[position:].split("\n", 1)[0]
+            raise Unsupported(f"cannot read {rest[:20]!r}", Location(ptx_line=line, ptx_text=rest))
         kind = match.lastgroup
         assert kind is not None
         if kind == "newline":

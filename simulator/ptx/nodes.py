@@ -102,8 +102,11 @@ class Instruction:
 
     def text(self) -> str:
         """The statement in one normalised line, for messages."""
-        guard = f"@{'!' if self.guard.negated else ''}{self.guard.register.name} " if self.guard else ""
-        return f"{guard}{self.mnemonic} {', '.join(map(operand_text, self.operands))};"
+        operands = ", ".join(map(operand_text, self.operands))
+        text = f"{self.mnemonic} {operands}".rstrip() + ";"
+        if self.guard is None:
+            return text
+        return f"@{'!' if self.guard.negated else ''}{operand_text(self.guard.register)} {text}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import NoReturn
 
-from simulator.errors import Unsupported
+from simulator.errors import Location, Unsupported
 from simulator.ptx import nodes
 from simulator.ptx.lexer import Token, tokenise
 
@@ -19,8 +20,16 @@ TYPE_BYTES = {
     for bits in (8, 16, 32, 64)
     if (letter, bits) != ("f", 8)
 }
-_FUNCTION_DIRECTIVES = (".reqntid", ".maxntid", ".minnctapersm", ".maxnreg", ".reqnctapercluster",
-                        ".maxclusterrank", ".explicitcluster", ".maxnctapersm")  # fmt: skip
+_FUNCTION_DIRECTIVES = (
+    ".reqntid",
+    ".maxntid",
+    ".minnctapersm",
+    ".maxnctapersm",
+    ".maxnreg",
+    ".reqnctapercluster",
+    ".maxclusterrank",
+    ".explicitcluster",
+)
 
 
 def parse(text: str) -> nodes.Module:
@@ -38,19 +47,29 @@ class _Scope:
 
     number: int
     parent: _Scope | None
-    registers: dict[str, str] = field(default_factory=dict)
+    registers: dict[str, nodes.Register] = field(default_factory=dict)
     ranges: dict[str, tuple[str, int]] = field(default_factory=dict)
     labels: set[str] = field(default_factory=set)
 
     def unique(self, name: str) -> str:
         return name if self.number == 0 else f"{name}@{self.number}"
 
+    def declare(self, name: str, kind: str) -> nodes.Register:
+        self.registers[name] = nodes.Register(self.unique(name), kind)
+        return self.registers[name]
+
     def register(self, name: str) -> nodes.Register | None:
+        """The register of this name; one of a range is declared when first asked for."""
         if name in self.registers:
-            return nodes.Register(self.unique(name), self.registers[name])
-        match = re.fullmatch(r"(%\w*?[A-Za-z_])(\d+)", name)
-        if match and match[1] in self.ranges and int(match[2]) < self.ranges[match[1]][1]:
-            return nodes.Register(self.unique(name), self.ranges[match[1]][0])
+            return self.registers[name]
+        for split in range(len(name) - 1, 0, -1):
+            if not name[split].isdecimal():
+                break
+            prefix, number = name[:split], name[split:]
+            if prefix in self.ranges and number == str(int(number)):
+                kind, count = self.ranges[prefix]
+                if int(number) < count:
+                    return self.declare(name, kind)
         return self.parent.register(name) if self.parent else None
 
     def label(self, name: str) -> nodes.Label | None:
@@ -71,6 +90,10 @@ class _Raw:
     scope: _Scope
 
 
+def _refuse(line: int, message: str) -> NoReturn:
+    raise Unsupported(message, Location(ptx_line=line))
+
+
 class _Parser:
     def __init__(self, tokens: list[Token]) -> None:
         self._tokens = tokens
@@ -78,6 +101,7 @@ class _Parser:
         self._files: dict[int, str] = {}
         self._source: str | None = None
         self._shared: list[nodes.SharedVariable] = []
+        """The module's; those of a kernel are found in its body."""
 
     # 1. Tokens
 
@@ -86,6 +110,8 @@ class _Parser:
 
     def _next(self) -> Token:
         token = self._tokens[self._at]
+        if token.kind == "end":
+            _refuse(token.line, "the text ends too early")
         self._at += 1
         return token
 
@@ -98,20 +124,21 @@ class _Parser:
     def _expect(self, text: str) -> Token:
         token = self._next()
         if token.text != text:
-            raise Unsupported(f"PTX line {token.line}: expected {text!r}, found {token.text!r}")
+            _refuse(token.line, f"expected {text!r}, found {token.text!r}")
         return token
 
     def _integer(self) -> int:
         token = self._next()
         if token.kind != "number":
-            raise Unsupported(f"PTX line {token.line}: expected a number, found {token.text!r}")
-        return int(token.text.rstrip("U"), 0)
+            _refuse(token.line, f"expected a number, found {token.text!r}")
+        return _number(token).value
 
     # 2. Module level
 
     def module(self) -> nodes.Module:
         version, target, kernels = "", "", {}
-        while (token := self._next()).kind != "end":
+        while self._peek().kind != "end":
+            token = self._next()
             match token.text:
                 case ".version":
                     version = self._next().text
@@ -123,7 +150,7 @@ class _Parser:
                         self._next()
                 case ".address_size":
                     if (size := self._integer()) != 64:
-                        raise Unsupported(f"PTX line {token.line}: address size {size}; only 64")
+                        _refuse(token.line, f"address size {size}; only 64")
                 case ".file":
                     self._file()
                 case ".section":
@@ -136,7 +163,7 @@ class _Parser:
                 case ".visible" | ".extern" | ".weak":
                     pass
                 case _:
-                    raise Unsupported(f"PTX line {token.line}: {token.text!r} at module level")
+                    _refuse(token.line, f"{token.text!r} at module level")
         return nodes.Module(version, target, kernels)
 
     def _file(self) -> None:
@@ -147,30 +174,29 @@ class _Parser:
 
     def _section(self) -> None:
         """Skip a debug section: its braces hold data, not statements."""
-        while self._next().text != "{":
-            pass
-        while self._next().text != "}":
+        self._skip("{")
+        self._skip("}")
+
+    def _skip(self, text: str) -> None:
+        while self._next().text != text:
             pass
 
     def _variable(self) -> nodes.SharedVariable:
-        alignment, size = 1, 1
-        while (token := self._next()).text != ";":
-            if token.text == ".align":
-                alignment = self._integer()
-            elif token.text.lstrip(".") in TYPE_BYTES:
-                size = TYPE_BYTES[token.text.lstrip(".")]
-                alignment = max(alignment, size)
-            elif token.kind == "name":
-                name = token.text
-                if self._accept("["):
-                    if self._accept("]"):
-                        self._expect(";")
-                        return nodes.SharedVariable(name, alignment, None)
-                    size *= self._integer()
-                    self._expect("]")
-            else:
-                raise Unsupported(f"PTX line {token.line}: {token.text!r} in a variable")
-        return nodes.SharedVariable(name, alignment, size)
+        """What follows ``.shared``: alignment, type, name, and the extent of an array."""
+        alignment = self._integer() if self._accept(".align") else 1
+        kind = self._next()
+        item = TYPE_BYTES.get(kind.text.lstrip("."))
+        if item is None:
+            _refuse(kind.line, f"a shared variable of type {kind.text!r}")
+        name, size = self._next().text, item
+        while self._accept("["):
+            if self._accept("]"):
+                self._expect(";")
+                return nodes.SharedVariable(name, max(alignment, item), None)
+            size *= self._integer()
+            self._expect("]")
+        self._expect(";")
+        return nodes.SharedVariable(name, max(alignment, item), size)
 
     # 3. Kernels
 
@@ -181,18 +207,20 @@ class _Parser:
         while self._peek().text != "{":
             token = self._next()
             if token.text not in _FUNCTION_DIRECTIVES:
-                raise Unsupported(f"PTX line {token.line}: directive {token.text!r}")
+                _refuse(token.line, f"directive {token.text!r}")
             values = [self._integer()] if self._peek().kind == "number" else []
             while self._accept(","):
                 values.append(self._integer())
             directives[token.text[1:]] = tuple(values)
         self._expect("{")
-        first_shared = len(self._shared)
-        raw = self._body()
-        symbols = {p.name for p in params} | {v.name for v in self._shared}
-        body = tuple(item if isinstance(item, nodes.LabelMark) else _resolve(item, symbols) for item in raw)
-        shared = tuple(v for i, v in enumerate(self._shared) if v.size is None or i >= first_shared)
-        return nodes.Kernel(name, params, body, shared, directives)
+        shared, start = list(self._shared), self._at
+        raw = self._body(shared)
+        symbols = {p.name for p in params} | {v.name for v in shared}
+        body = tuple(r if isinstance(r, nodes.LabelMark) else _resolve(r, symbols) for r in raw)
+        used = {token.text for token in self._tokens[start : self._at]}
+        return nodes.Kernel(
+            name, params, body, tuple(v for v in shared if v.name in used), directives
+        )
 
     def _params(self) -> tuple[nodes.Param, ...]:
         params: list[nodes.Param] = []
@@ -200,13 +228,14 @@ class _Parser:
         if not self._accept("("):
             return ()
         while not self._accept(")"):
-            self._accept(",")
+            if params:
+                self._expect(",")
             self._expect(".param")
             alignment = self._integer() if self._accept(".align") else None
             type_token = self._next()
             size = TYPE_BYTES.get(type_token.text.lstrip("."))
             if size is None:
-                raise Unsupported(f"PTX line {type_token.line}: parameter type {type_token.text}")
+                _refuse(type_token.line, f"parameter type {type_token.text}")
             alignment = alignment or size
             name = self._next().text
             if self._accept("["):
@@ -217,7 +246,8 @@ class _Parser:
             offset += size
         return tuple(params)
 
-    def _body(self) -> list[_Raw | nodes.LabelMark]:
+    def _body(self, shared: list[nodes.SharedVariable]) -> list[_Raw | nodes.LabelMark]:
+        """The statements of a function; variables that it declares are added to ``shared``."""
         out: list[_Raw | nodes.LabelMark] = []
         scope, count, self._source = _Scope(0, None), 0, None
         while True:
@@ -234,17 +264,15 @@ class _Parser:
             elif token.text == ".reg":
                 self._registers(scope)
             elif token.text == ".shared":
-                self._shared.append(self._variable())
+                shared.append(self._variable())
             elif token.text == ".pragma":
-                while self._next().text != ";":
-                    pass
+                self._skip(";")
             elif token.kind == "name" and self._accept(":"):
-                scope.labels.add(token.text)
-                out.append(nodes.LabelMark(scope.unique(token.text), token.line))
+                out.append(_label(token, scope))
             elif token.text == "@" or (token.kind == "name" and not token.text.startswith(".")):
                 out.append(self._instruction(token, scope))
             elif token.text != ";":
-                raise Unsupported(f"PTX line {token.line}: {token.text!r} in a function body")
+                _refuse(token.line, f"{token.text!r} in a function body")
 
     def _locate(self, token: Token) -> None:
         numbers = re.match(r"\.loc\s+(\d+)\s+(\d+)", token.text)
@@ -259,7 +287,7 @@ class _Parser:
                 scope.ranges[name] = (kind, self._integer())
                 self._expect(">")
             else:
-                scope.registers[name] = kind
+                scope.declare(name, kind)
             if not self._accept(","):
                 break
         self._expect(";")
@@ -294,16 +322,15 @@ class _Parser:
         if token.kind == "number":
             return _number(token)
         if token.kind != "name":
-            raise Unsupported(f"PTX line {token.line}: operand {token.text!r}")
+            _refuse(token.line, f"operand {token.text!r}")
         if self._accept("|"):
             return nodes.Pair(token.text, self._next().text)  # type: ignore[arg-type]  # resolved later
         return token.text
 
     def _address(self) -> nodes.Address:
+        """The inside of ``[ ]``. A negative offset is one token: ``[%r1-4]``, ``[%r1+-4]``."""
         base, offset, coordinates = self._operand(), 0, None
-        if self._accept("+"):
-            offset = self._integer()
-        elif self._peek().kind == "number" and self._peek().text.startswith("-"):
+        if self._accept("+") or self._peek().text.startswith("-"):
             offset = self._integer()
         if self._accept(","):
             coordinates = self._operand()
@@ -311,10 +338,23 @@ class _Parser:
         return nodes.Address(base, offset, coordinates)  # type: ignore[arg-type]  # resolved later
 
 
+def _label(token: Token, scope: _Scope) -> nodes.LabelMark:
+    if token.text in scope.labels:
+        _refuse(token.line, f"label {token.text!r} stands twice in one scope")
+    scope.labels.add(token.text)
+    return nodes.LabelMark(scope.unique(token.text), token.line)
+
+
 def _number(token: Token) -> nodes.Immediate:
+    """The value of an integer literal, or the bits of a floating-point one."""
     text = token.text.rstrip("U")
     if text[:2] in ("0f", "0F", "0d", "0D"):
         return nodes.Immediate(int(text[2:], 16), is_float=True)
+    octal = re.fullmatch(r"(-?)0([0-7]+)", text)
+    if octal:
+        return nodes.Immediate(int(octal[1] + octal[2], 8))
+    if re.fullmatch(r"-?0\d+", text):
+        _refuse(token.line, f"the octal number {text} has a digit past 7")
     return nodes.Immediate(int(text, 0))
 
 
@@ -323,7 +363,7 @@ def _resolve(raw: _Raw, symbols: set[str]) -> nodes.Instruction:
     if raw.guard:
         register = raw.scope.register(raw.guard[0])
         if register is None:
-            raise Unsupported(f"PTX line {raw.line}: unknown predicate {raw.guard[0]!r}")
+            _refuse(raw.line, f"unknown predicate {raw.guard[0]!r}")
         guard = nodes.Guard(register, raw.guard[1])
     operands = tuple(_resolve_operand(o, raw, symbols) for o in raw.operands)
     return nodes.Instruction(raw.mnemonic, operands, guard, raw.line, raw.source)
@@ -346,7 +386,7 @@ def _resolve_operand(item: object, raw: _Raw, symbols: set[str]) -> nodes.Operan
             return nodes.Address(again(base), offset, vector)
         case nodes.Immediate():
             return item
-    raise Unsupported(f"PTX line {raw.line}: operand {item!r}")
+    _refuse(raw.line, f"operand {item!r}")
 
 
 def _resolve_name(name: str, raw: _Raw, symbols: set[str]) -> nodes.Operand:
@@ -360,4 +400,4 @@ def _resolve_name(name: str, raw: _Raw, symbols: set[str]) -> nodes.Operand:
         return label
     if name.startswith("%"):
         return nodes.Special(name)
-    raise Unsupported(f"PTX line {raw.line}: unknown name {name!r} in {raw.mnemonic}")
+    _refuse(raw.line, f"unknown name {name!r} in {raw.mnemonic}")
