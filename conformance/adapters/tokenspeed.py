@@ -31,7 +31,6 @@ from conformance.kernel import (
     POISON_BYTE,
     Algorithm,
     Compiled,
-    Limits,
     Output,
     Plan,
     RunOptions,
@@ -82,7 +81,6 @@ class TokenspeedMla:
     """
 
     arches = tuple(CAPABILITIES)
-    limits = Limits(table_tails=("tile",), poison=False, empty_rows=False)
 
     def __init__(
         self,
@@ -102,6 +100,7 @@ class TokenspeedMla:
             lse_base=2,
             split_rule=version.split_rule(dtype),
         )
+        self.limits = version.limits(dtype)
         self._version = version
         self._dtype = dtype
         self._transform = transform

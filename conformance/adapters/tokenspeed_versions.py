@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from conformance.kernel import Support
+from conformance.kernel import Limits, Support
 from reference.problem import Problem
 
 FP8 = "float8_e4m3fn"
@@ -34,6 +34,15 @@ class Version:
     def split_rule(self, dtype: str) -> str:
         """Name of the rule for the number of splits: by occupancy, or without empty ones too."""
         return "normalised" if self.is_2 and dtype == FP8 else "occupancy"
+
+    def limits(self, dtype: str) -> Limits:
+        """What its kernels need of their inputs: shown by running them outside on the simulator.
+
+        Table entries of a request's last 128-key tile are read, past its last page too. The FP8
+        kernels read them past the width of the table; the 16-bit kernels take 0 there.
+        """
+        tails = ("tile",) if dtype == FP8 else ("minimal", "tile")
+        return Limits(table_tails=tails, poison=False, empty_rows=False)
 
     def support(self, dtype: str, problem: Problem) -> Support:
         """Whether its wrapper takes ``problem`` in its kernels for ``dtype``, and why not."""

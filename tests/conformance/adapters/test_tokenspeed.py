@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from conformance.kernel import Compiled, RunOptions, UsageError
 from reference.decode import decode
 from reference.inputs import make_inputs
 from reference.problem import DTYPES, PAGE_SIZES, Dcp, Dims, Mask, Problem, Recipe
+from simulator.errors import OutOfBounds
 
 FP8 = "float8_e4m3fn"
 VERSIONS = (V2_0_4, V0_2_5)
@@ -50,6 +52,12 @@ class StubStore:
     def get(self, key, make):
         self.keys.append(key)
         return Compiled(ptx="setp.lt", host_object=b"", entry="e")
+
+
+@pytest.fixture(scope="module")
+def fp8_2_0_4():
+    """One adapter for all runs: it keeps the decoded program."""
+    return tokenspeed.fp8_2_0_4()
 
 
 @pytest.fixture
@@ -295,7 +303,26 @@ def test_transform_changes_what_the_simulator_sees(launches):
         kernel.run(asked, None, RunOptions(engine="cuda"))
 
 
-# 4. What is refused
+# 4. What is refused, and what goes wrong
+
+
+@needs_peers
+def test_block_table_that_ends_early_is_named(fp8_2_0_4):
+    asked = problem(128, 1, (40, 150))
+    assert fp8_2_0_4.limits.table_tails == ("tile",)
+    with pytest.raises(OutOfBounds, match=r"block_tables \(int32\[2, 3\]\): element 6 of 6"):
+        fp8_2_0_4.run(
+            asked, make_inputs(asked, Recipe(table_tail="minimal"), 1), RunOptions(num_splits=2)
+        )
+
+
+@needs_peers
+def test_page_outside_the_pool_is_named(fp8_2_0_4):
+    asked = problem(128, 1, (40, 150))
+    with pytest.raises(OutOfBounds, match=r"kv_cache \(latent\): coordinates"):
+        fp8_2_0_4.run(
+            asked, make_inputs(asked, Recipe(table_tail="wild"), 1), RunOptions(num_splits=2)
+        )
 
 
 def test_version_that_is_not_installed_is_named(tmp_path):
@@ -326,20 +353,52 @@ def test_gpu_that_is_not_there_is_named():
         tokenspeed.fp8_2_0_4().run(problem(), None, RunOptions(engine="cuda"))
 
 
-# 5. From end to end, each version once, in one process
+# 5. A changed kernel
+
+TAIL_MASK = re.compile(
+    r"setp\.lt(?P<rest>\.s32\s+(?P<keep>%p\d+),[^\n]*\n(?:[^\n]*\n)?"
+    r"\s*selp\.f32[^\n]*0fC9742400, (?P=keep);)"
+)
+LAST_TILES_SECOND_KEY = 65
+
+
+def unmask_one_key_too_many(ptx):
+    """In the last tile, let its second key pass where it is the first one past the end."""
+    comparisons = list(TAIL_MASK.finditer(ptx))
+    assert len(comparisons) == 128
+    found = comparisons[LAST_TILES_SECOND_KEY]
+    return ptx[: found.start()] + "setp.le" + found["rest"] + ptx[found.end() :]
 
 
 @needs_peers
-@pytest.mark.parametrize(
-    ("version", "options"),
-    [(V2_0_4, RunOptions(num_splits=2)), (V0_2_5, RunOptions(num_sms=8))],
-    ids=["2.0.4", "0.2.5"],
-)
-def test_kernel_agrees_with_the_reference(version, options):
+def test_one_changed_comparison_shows(fp8_2_0_4):
+    asked = problem(128, 1, (129,))
+    inputs = make_inputs(asked, Recipe(), 1)
+    changed = tokenspeed.fp8_2_0_4(name="changed", transform=unmask_one_key_too_many)
+    expected = decode(asked, inputs).lse
+    error = {
+        kernel.name: (kernel.run(asked, inputs, RunOptions(num_splits=2)).lse - expected)
+        .abs()
+        .max()
+        for kernel in (fp8_2_0_4, changed)
+    }
+    assert error[fp8_2_0_4.name] < 1e-5
+    assert error["changed"] > 1
+
+
+# 6. From end to end, each version once, in one process
+
+
+@needs_peers
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.number)
+def test_kernel_agrees_with_the_reference(version, fp8_2_0_4):
     asked = problem(128, 1, (256, 131))
     inputs = make_inputs(asked, Recipe(), 1)
     given = [t.clone() for t in (inputs.query, inputs.kv_cache, inputs.block_tables)]
-    output = FACTORIES[version, FP8]().run(asked, inputs, options)
+    if version is V2_0_4:
+        output = fp8_2_0_4.run(asked, inputs, RunOptions(num_splits=2))
+    else:
+        output = tokenspeed.fp8_0_2_5().run(asked, inputs, RunOptions(num_sms=8))
     expected = decode(asked, inputs)
     error = output.out.double() - expected.out
     assert error.norm() / expected.out.norm() < 0.03
