@@ -6,9 +6,13 @@ where the ISA only bounds their errors. The correctly rounded forms are exact.
 
 from __future__ import annotations
 
+import numpy as np
+
 from simulator.isa.table import instruction
 from simulator.isa.types import Array
 from simulator.numerics import approximate
+from simulator.numerics.formats import canonical_nan
+from simulator.numerics.rounding import flush
 
 _FTZ = ("", ".ftz")
 
@@ -24,3 +28,72 @@ _FTZ = ("", ".ftz")
 def approximation(a: Array, *, f: str, ftz: str) -> Array:
     """The function of ``a``."""
     return approximate.FUNCTIONS[f](a, ftz=ftz != "")
+
+
+# Correctly rounded division and roots, and the approximate divisions
+
+_DIRECTIONS = ("rn", "rz", "rm", "rp")
+
+
+@instruction("div.<mode><ftz>.f32", "f32 = f32 f32", mode=_DIRECTIONS, ftz=_FTZ,
+             section="9.7.3.8 div")  # fmt: skip
+def div(a: Array, b: Array, *, mode: str, ftz: str) -> Array:
+    """``a / b`` rounded once."""
+    if ftz:
+        a, b = flush(a), flush(b)
+    quotient = a / b
+    # The remainder of the nearest quotient, exact in float64, tells on which side the exact one is.
+    rest = a.astype(np.float64) - np.multiply(quotient, b, dtype=np.float64)
+    beyond = np.where(np.isinf(quotient) & np.isfinite(a) & (b != 0), -quotient, rest * np.sign(b))
+    return _finish(_direct(quotient, beyond, mode), ftz)
+
+
+@instruction("rcp.<mode><ftz>.f32", "f32 = f32", mode=_DIRECTIONS, ftz=_FTZ,
+             section="9.7.3.13 rcp")  # fmt: skip
+def rcp(a: Array, *, mode: str, ftz: str) -> Array:
+    """``1 / a`` rounded once."""
+    return div(np.ones_like(a), a, mode=mode, ftz=ftz)
+
+
+@instruction("sqrt.<mode><ftz>.f32", "f32 = f32", mode=_DIRECTIONS, ftz=_FTZ,
+             section="9.7.3.15 sqrt")  # fmt: skip
+def sqrt(a: Array, *, mode: str, ftz: str) -> Array:
+    """The square root, rounded once."""
+    if ftz:
+        a = flush(a)
+    root = np.sqrt(a)
+    rest = a.astype(np.float64) - np.multiply(root, root, dtype=np.float64)
+    return _finish(_direct(root, rest, mode), ftz)
+
+
+def _direct(nearest: Array, beyond: Array, mode: str) -> Array:
+    """The neighbour of ``nearest`` that the mode asks for; ``beyond`` is (exact - nearest)'s sign.
+
+    Where ``beyond`` is NaN, ``nearest`` is exact.
+    """
+    below = np.nextafter(nearest, np.float32(-np.inf))
+    above = np.nextafter(nearest, np.float32(np.inf))
+    negative = np.signbit(nearest)
+    if mode == "rm" or mode == "rz":
+        nearest = np.where((beyond < 0) & ~(negative & (mode == "rz")), below, nearest)
+    if mode == "rp" or mode == "rz":
+        nearest = np.where((beyond > 0) & (negative | (mode == "rp")), above, nearest)
+    return nearest
+
+
+def _finish(x: Array, ftz: str) -> Array:
+    return canonical_nan(flush(x) if ftz else x)
+
+
+@instruction("div.full<ftz>.f32", "f32 = f32 f32", ftz=_FTZ, section="9.7.3.8 div")
+def div_full(a: Array, b: Array, *, ftz: str) -> Array:
+    """``a / b``, to 2 units in the last place by the ISA; here to nearest even."""
+    return div(a, b, mode="rn", ftz=ftz)
+
+
+@instruction("div.approx<ftz>.f32", "f32 = f32 f32", ftz=_FTZ, section="9.7.3.8 div")
+def div_approx(a: Array, b: Array, *, ftz: str) -> Array:
+    """``a / b``; 0, or NaN for an infinite ``a``, where ``b`` is a number beyond 2**126."""
+    huge = np.isfinite(b) & (np.abs(b) > np.float32(2.0**126))
+    instead = np.where(np.isinf(a), np.float32(np.nan), np.float32(0) * np.sign(a) * np.sign(b))
+    return canonical_nan(np.where(huge, instead, div(a, b, mode="rn", ftz=ftz)))

@@ -55,12 +55,14 @@ def fns(mask: Array, base: Array, offset: Array) -> Array:
     """The position of the n-th set bit of ``mask`` from ``base``; all ones if there is none.
 
     ``offset`` n > 0 counts upwards and n < 0 downwards, ``base`` included; 0 asks for ``base``.
+    Beyond 31, where the ISA leaves it undefined, ``base`` counts modulo 32.
     """
     out = np.full_like(mask, 0xFFFFFFFF)
-    for lane, (word, start, n) in enumerate(zip(mask, base, offset, strict=True)):
+    words = zip(mask.tolist(), (base & np.uint32(31)).tolist(), offset.tolist(), strict=True)
+    for lane, (word, start, n) in enumerate(words):
         path = range(start, 32) if n > 0 else range(start, -1, -1) if n < 0 else (start,)
         found = [i for i in path if word >> i & 1]
-        rank = max(abs(int(n)), 1)
+        rank = max(abs(n), 1)
         if len(found) >= rank:
             out[lane] = found[rank - 1]
     return out

@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from simulator.isa.half import flush16, wide
 from simulator.isa.table import instruction
 from simulator.isa.types import Array
 from simulator.numerics.rounding import flush
@@ -151,14 +152,43 @@ _TRUE: Final[dict[str, Array]] = {
 """What ``set`` writes for false and for true."""
 
 
-def _flushed(compare: Comparison) -> Comparison:
-    """The comparison after subnormal float32 operands have become zero."""
+def _prepared(compare: Comparison, prepare: Callable[[Array], Array]) -> Comparison:
+    """The comparison of prepared operands."""
 
-    def flushed(a: Array, b: Array) -> Array:
-        return compare(flush(a), flush(b))
+    def prepared(a: Array, b: Array) -> Array:
+        return compare(prepare(a), prepare(b))
 
-    flushed.__doc__ = f"{compare.__doc__} Subnormals count as zero."
-    return flushed
+    prepared.__doc__ = f"{compare.__doc__} Subnormals are zeros with .ftz."
+    return prepared
+
+
+def _declare_half(op: str, compare: Comparison, t: str, ftz: str = "") -> None:
+    """Enter the forms of ``setp`` for a 16-bit type and for its pair."""
+    setp = partial(instruction, section="9.7.7.2 setp", op=(op,), ftz=(ftz,), t=(t,))
+
+    def combined(a: Array, b: Array, c: Array, *, how: str) -> Array:
+        """The comparison combined with ``c``."""
+        return _combine(how, compare(a, b), c)
+
+    def pair(a: Array, b: Array) -> tuple[Array, Array]:
+        """The comparisons of the low and of the high halves."""
+        t = compare(a, b)
+        return t[0::2].copy(), t[1::2].copy()
+
+    def pair_combined(a: Array, b: Array, c: Array, *, how: str) -> tuple[Array, Array]:
+        """The comparisons of the low and of the high halves, each combined with ``c``."""
+        low, high = pair(a, b)
+        return _combine(how, low, c), _combine(how, high, c)
+
+    how = ("and", "or", "xor")
+    setp("setp.<op><ftz>.<t>", "pred = <t> <t>")(compare)
+    setp("setp.<op>.<how><ftz>.<t>", "pred = <t> <t> pred", how=how)(combined)
+    setp("setp.<op><ftz>.<t>x2", "pred|pred = <t>x2 <t>x2")(pair)
+    setp("setp.<op>.<how><ftz>.<t>x2", "pred|pred = <t>x2 <t>x2 pred", how=how)(pair_combined)
+
+
+def _bf16(a: Array) -> Array:
+    return wide(a, "bf16")
 
 
 for _op, _compare in (_EQUALITY | _ORDER | _UNSIGNED).items():
@@ -167,7 +197,10 @@ for _op, _compare in (_EQUALITY | _ORDER | _UNSIGNED).items():
     _declare(_op, _compare, ("u16", "u32", "u64", *_signed, *_bits))
 for _op, _compare in _FLOAT.items():
     _declare(_op, _compare, ("f32", "f64"))
-    _declare(_op, _flushed(_compare), ("f32",), ".ftz")
+    _declare(_op, _prepared(_compare, flush), ("f32",), ".ftz")
+    _declare_half(_op, _compare, "f16")
+    _declare_half(_op, _prepared(_compare, flush16), "f16", ".ftz")
+    _declare_half(_op, _prepared(_compare, _bf16), "bf16")
 
 
 # 2. selp and slct

@@ -8,6 +8,8 @@ from simulator.isa import (
     control,
     conversion,
     float32,
+    float64,
+    half,
     integer,
     logic,
     memory,
@@ -19,10 +21,10 @@ from simulator.isa import (
 )
 from simulator.isa.table import TABLE
 
-__all__ = ["TABLE", "FAMILIES"]
+__all__ = ["FAMILIES", "TABLE"]
 
 FAMILIES = (
-    approximation, bit_field, bulk_copy, comparison, control, conversion, float32, integer, logic,
-    memory, move, packed_conversion, synchronisation, tcgen05, warp_level,
+    approximation, bit_field, bulk_copy, comparison, control, conversion, float32, float64, half,
+    integer, logic, memory, move, packed_conversion, synchronisation, tcgen05, warp_level,
 )  # fmt: skip
 """The modules whose declarations fill ``TABLE``."""

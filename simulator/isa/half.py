@@ -1,0 +1,201 @@
+"""Arithmetic on f16, bf16 and their pairs, and mixed-precision arithmetic.
+
+Every operation rounds once, to nearest even. A NaN result is 0x7fff; abs and neg alone keep the
+payload. ``.relu`` makes a negative result 0 and keeps NaN, ``.sat`` limits to [0, 1] and makes NaN
+0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+import numpy as np
+
+from simulator.isa import float32
+from simulator.isa.table import instruction
+from simulator.isa.types import DTYPES, Array
+from simulator.numerics import approximate
+from simulator.numerics.formats import BF16, F16, decode_table, encode
+from simulator.numerics.rounding import Direction, add32, fma32, sub32
+
+_F16 = ("f16", "f16x2")
+_BF16 = ("bf16", "bf16x2")
+_NEAREST = ("", ".rn")
+_FORMATS: Final = {"f16": F16, "f16x2": F16, "bf16": BF16, "bf16x2": BF16}
+
+
+def wide(a: Array, t: str) -> Array:
+    """The float32 values of f16 or bf16 operands, exactly; a NaN becomes canonical."""
+    return decode_table(_FORMATS[t])[a.view(np.uint16)]
+
+
+def narrow(x: Array, t: str) -> Array:
+    """float32 values to nearest even in f16 or bf16."""
+    return encode(x.view(np.uint32), _FORMATS[t]).astype(np.uint16).view(DTYPES[t])
+
+
+def flush16(a: Array) -> Array:
+    """f16 values with subnormal numbers as zeros of their sign."""
+    bits = a.view(np.uint16)
+    tiny = (bits & np.uint16(0x7C00)) == 0
+    return np.where(tiny, bits & np.uint16(0x8000), bits).view(np.float16)
+
+
+# 1. Sums and products
+
+
+def _forms(name: str, section: str) -> Callable[[Any], Any]:
+    """A decorator that enters add, sub, mul or fma for every type and modifier."""
+    operands = "<t> = <t> <t> <t>" if name == "fma" else "<t> = <t> <t>"
+    modes = (".rn",) if name == "fma" else _NEAREST
+    limits = (".sat", ".relu") if name == "fma" else (".sat",)
+
+    def declare(function: Any) -> Any:
+        template = f"{name}<mode><ftz><limit>.<t>"
+        instruction(template, operands, mode=modes, ftz=("", ".ftz"), limit=("", *limits),
+                    t=_F16, section=section)(function)  # fmt: skip
+        instruction(template, operands, mode=modes, ftz=("",),
+                    limit=("", ".relu") if name == "fma" else ("",), t=_BF16,
+                    section=section)(function)  # fmt: skip
+        return function
+
+    return declare
+
+
+@_forms("add", "9.7.4.1 add")
+def add(a: Array, b: Array, *, t: str, ftz: str, limit: str) -> Array:
+    """``a + b``."""
+    return _fused(a, _ones(a, t), b, t=t, ftz=ftz, limit=limit)
+
+
+@_forms("sub", "9.7.4.2 sub")
+def sub(a: Array, b: Array, *, t: str, ftz: str, limit: str) -> Array:
+    """``a - b``."""
+    return _fused(a, _ones(a, t), neg(b), t=t, ftz=ftz, limit=limit)
+
+
+@_forms("mul", "9.7.4.3 mul")
+def mul(a: Array, b: Array, *, t: str, ftz: str, limit: str) -> Array:
+    """``a * b``."""
+    # Adding -0 keeps the sign of a zero product.
+    return _fused(a, b, neg(np.zeros_like(a)), t=t, ftz=ftz, limit=limit)
+
+
+@_forms("fma", "9.7.4.4 fma")
+def fma(a: Array, b: Array, c: Array, *, t: str, ftz: str, limit: str) -> Array:
+    """``a * b + c``."""
+    return _fused(a, b, c, t=t, ftz=ftz, limit=limit)
+
+
+def _ones(a: Array, t: str) -> Array:
+    return np.full_like(a, 1 if t in _F16 else 0x3F80)
+
+
+def _fused(a: Array, b: Array, c: Array, *, t: str, ftz: str, limit: str) -> Array:
+    if ftz:
+        a, b, c = flush16(a), flush16(b), flush16(c)
+    operands = wide(a, t), wide(b, t), wide(c, t)
+    down, up = fma32(*operands, "rm"), fma32(*operands, "rp")
+    # Of two neighbours around an inexact value one has an odd last bit: rounding to it keeps
+    # what the second rounding needs to know.
+    odd = np.where(down.view(np.uint32) & np.uint32(1), down, up)
+    result = narrow(odd, t)
+    if ftz:
+        result = flush16(result)
+    if limit == ".sat":
+        return float32.saturated(result)
+    return _relu(result, t) if limit else result
+
+
+def _relu(a: Array, t: str) -> Array:
+    """``a`` with +0 for everything below or equal to 0; NaN stays."""
+    return np.where(wide(a, t) <= 0, np.zeros_like(a), a)
+
+
+# 2. Signs and order
+
+
+@instruction("neg.<t>", "<t> = <t>", t=(*_F16, *_BF16), section="9.7.4.5 neg")
+def neg(a: Array) -> Array:
+    """``-a``; a NaN keeps its payload."""
+    return (a.view(np.uint16) ^ np.uint16(0x8000)).view(a.dtype)
+
+
+@instruction("neg.ftz.<t>", "<t> = <t>", t=_F16, section="9.7.4.5 neg")
+def neg_ftz(a: Array) -> Array:
+    """``-a``, a zero for a subnormal."""
+    return neg(flush16(a))
+
+
+@instruction("abs.<t>", "<t> = <t>", t=(*_F16, *_BF16), section="9.7.4.6 abs")
+def abs_(a: Array) -> Array:
+    """``|a|``; a NaN keeps its payload."""
+    return (a.view(np.uint16) & np.uint16(0x7FFF)).view(a.dtype)
+
+
+@instruction("abs.ftz.<t>", "<t> = <t>", t=_F16, section="9.7.4.6 abs")
+def abs_ftz(a: Array) -> Array:
+    """``|a|``, 0 for a subnormal."""
+    return abs_(flush16(a))
+
+
+@instruction("<op><ftz><nan><size>.<t>", "<t> = <t> <t>", op=("min",), ftz=("", ".ftz"), t=_F16,
+             nan=("", ".NaN"), size=("", ".xorsign.abs"), section="9.7.4.7 min")  # fmt: skip
+@instruction("<op><ftz><nan><size>.<t>", "<t> = <t> <t>", op=("min",), ftz=("",), t=_BF16,
+             nan=("", ".NaN"), size=("", ".xorsign.abs"), section="9.7.4.7 min")  # fmt: skip
+@instruction("<op><ftz><nan><size>.<t>", "<t> = <t> <t>", op=("max",), ftz=("", ".ftz"), t=_F16,
+             nan=("", ".NaN"), size=("", ".xorsign.abs"), section="9.7.4.8 max")  # fmt: skip
+@instruction("<op><ftz><nan><size>.<t>", "<t> = <t> <t>", op=("max",), ftz=("",), t=_BF16,
+             nan=("", ".NaN"), size=("", ".xorsign.abs"), section="9.7.4.8 max")  # fmt: skip
+def extreme(a: Array, b: Array, *, op: str, ftz: str, nan: str, size: str, t: str) -> Array:
+    """The smaller or larger, as for f32."""
+    if ftz:
+        a, b = flush16(a), flush16(b)
+    result = float32.extreme_variant(wide(a, t), wide(b, t), op=op, ftz="", nan=nan, size=size)
+    return narrow(result, t)
+
+
+# 3. Functions
+
+
+@instruction("tanh.approx.<t>", "<t> = <t>", f=("tanh",), t=(*_F16, *_BF16),
+             section="9.7.4.9 tanh")  # fmt: skip
+@instruction("ex2.approx.<t>", "<t> = <t>", f=("ex2",), t=_F16, section="9.7.4.10 ex2")
+@instruction("ex2.approx.ftz.<t>", "<t> = <t>", f=("ex2",), t=_BF16, section="9.7.4.10 ex2")
+def approximation(a: Array, *, f: str, t: str) -> Array:
+    """The function of ``a``, as accurate as the type allows; ``.ftz`` is bf16's own range."""
+    ftz = t in _BF16 and f == "ex2"
+    return narrow(approximate.FUNCTIONS[f](wide(a, t), ftz=ftz), t)
+
+
+# 4. Mixed precision
+
+
+@instruction("add<mode><sat>.f32.<s>", "f32 = <s> f32", s=("f16", "bf16"), sat=("", ".sat"),
+             mode=("", ".rn", ".rz", ".rm", ".rp"), section="9.7.5.1 add")  # fmt: skip
+def add_mixed(a: Array, c: Array, *, s: str, mode: str, sat: str) -> Array:
+    """``a + c`` as f32."""
+    return _saturate(add32(wide(a, s), c, _direction(mode)), sat)
+
+
+@instruction("sub<mode><sat>.f32.<s>", "f32 = <s> f32", s=("f16", "bf16"), sat=("", ".sat"),
+             mode=("", ".rn", ".rz", ".rm", ".rp"), section="9.7.5.2 sub")  # fmt: skip
+def sub_mixed(a: Array, c: Array, *, s: str, mode: str, sat: str) -> Array:
+    """``a - c`` as f32."""
+    return _saturate(sub32(wide(a, s), c, _direction(mode)), sat)
+
+
+@instruction("fma<mode><sat>.f32.<s>", "f32 = <s> <s> f32", s=("f16", "bf16"), sat=("", ".sat"),
+             mode=(".rn", ".rz", ".rm", ".rp"), section="9.7.5.3 fma")  # fmt: skip
+def fma_mixed(a: Array, b: Array, c: Array, *, s: str, mode: str, sat: str) -> Array:
+    """``a * b + c`` as f32, rounded once."""
+    return _saturate(fma32(wide(a, s), wide(b, s), c, _direction(mode)), sat)
+
+
+def _direction(mode: str) -> Direction:
+    return cast(Direction, mode[1:] or "rn")
+
+
+def _saturate(x: Array, sat: str) -> Array:
+    return float32.saturated(x) if sat else x
