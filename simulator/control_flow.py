@@ -42,7 +42,7 @@ def immediate_post_dominators(successors: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _reverse_post_order(successors: Sequence[Sequence[int]]) -> list[int]:
-    """Reverse post-order of the reversed graph from the exit: a node follows one of its successors."""
+    """Reverse post-order of the reversed graph from the exit: every node follows a successor."""
     predecessors: list[list[int]] = [[] for _ in range(len(successors) + 1)]
     for node, targets in enumerate(successors):
         for target in targets:

@@ -6,8 +6,10 @@ named at once, with their lines.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from simulator.control_flow import immediate_post_dominators
 from simulator.errors import Location, SimulatorBug, Unsupported
@@ -59,13 +61,36 @@ def _place_shared(variables: Iterable[nodes.SharedVariable]) -> tuple[dict[str, 
 
 # 1. Blocks
 
+_END: Final = "@end"
+"""The label of the exit, which no label of a PTX text can be."""
+
+
 @dataclass
 class _Open:
-    """A block under construction; its terminator still names labels."""
+    """A block under construction. Its terminator may be a ``bra``, which still names a label."""
 
     operations: list[Operation] = field(default_factory=list)
-    terminator: nodes.Instruction | Operation | Terminator | None = None
+    terminator: nodes.Instruction | Operation | Exit | None = None
     line: int = 0
+
+
+def _unfinished(done: list[_Open], line: int) -> list[_Open]:
+    """``done`` with a last block that has no terminator and, if it is empty, begins at ``line``."""
+    if done[-1].terminator is not None:
+        done.append(_Open())
+    done[-1].line = done[-1].line or line
+    return done
+
+
+def _empty(done: list[_Open]) -> list[_Open]:
+    """``done`` with a last block that has nothing in it."""
+    if done[-1].operations or done[-1].terminator is not None:
+        done.append(_Open())
+    return done
+
+
+def _branch(item: nodes.Instruction, label: str) -> nodes.Instruction:
+    return replace(item, mnemonic="bra", operands=(nodes.Label(label),))
 
 
 class _Decoder:
@@ -83,54 +108,55 @@ class _Decoder:
         unknown: dict[str, list[int]] = {}
         for item in self.kernel.body:
             if isinstance(item, nodes.Instruction) and _find(item) is None:
-                shape = "" if item.mnemonic in families.TABLE else " (not in the table)"
-                unknown.setdefault(item.text() if not shape else item.mnemonic + shape, []).append(item.line)
+                known = item.mnemonic in families.TABLE
+                what = f"operands of {item.text()}" if known else item.mnemonic
+                unknown.setdefault(what, []).append(item.line)
         if unknown:
-            first = min(lines[0] for lines in unknown.values())
-            listing = "; ".join(f"{text} at PTX line {', '.join(map(str, lines[:3]))}"
-                                for text, lines in unknown.items())  # fmt: skip
             raise Unsupported(
-                f"{len(unknown)} instruction(s) the simulator does not implement: {listing}",
-                Location(kernel=self.kernel.name, ptx_line=first),
+                f"{len(unknown)} instruction(s) that the simulator does not implement:\n"
+                + "\n".join(
+                    f"  {what} at PTX line {', '.join(map(str, lines))}"
+                    for what, lines in unknown.items()
+                ),
+                Location(kernel=self.kernel.name, ptx_line=min(map(min, unknown.values()))),
             )
 
     def blocks(self) -> list[_Open]:
         """The body cut at labels, branches and waits."""
         done = [_Open()]
         for item in self.kernel.body:
-            current = done[-1]
             if isinstance(item, nodes.LabelMark):
-                if current.operations or current.terminator is not None:
-                    current = _Open()
-                    done.append(current)
-                self.starts[item.name] = len(done) - 1
-                continue
-            if current.terminator is not None:
-                current = _Open()
-                done.append(current)
-            current.line = current.line or item.line
-            self._add(item, current, done)
+                self.starts[item.name] = len(_empty(done)) - 1
+            else:
+                self._add(item, _unfinished(done, item.line))
         if done[-1].terminator is None:
             done[-1].terminator = Exit()
+        self.starts[_END] = len(done)
         return done
 
-    def _add(self, item: nodes.Instruction, current: _Open, done: list[_Open]) -> None:
+    def _add(self, item: nodes.Instruction, done: list[_Open]) -> None:
+        """Add an instruction to the last block. A guarded exit is a branch to the end."""
         entry = _find(item)
         assert entry is not None
         if entry.kind is Kind.BRANCH:
-            current.terminator = item
+            done[-1].terminator = item
         elif entry.kind is Kind.EXIT:
-            if item.guard is not None:
-                raise Unsupported(f"guarded {item.mnemonic}", Location(ptx_line=item.line))
-            current.terminator = Exit()
+            done[-1].terminator = Exit() if item.guard is None else _branch(item, _END)
         elif entry.kind is Kind.WAIT:
-            if item.guard is not None:
-                raise Unsupported(f"guarded {item.mnemonic}", Location(ptx_line=item.line))
-            if current.operations:
-                done.append(current := _Open(line=item.line))
-            current.terminator = self._operation(item, entry)
+            self._add_wait(self._operation(item, entry), done)
         else:
-            current.operations.append(self._operation(item, entry))
+            done[-1].operations.append(self._operation(item, entry))
+
+    def _add_wait(self, operation: Operation, done: list[_Open]) -> None:
+        """Add a block that waits; the lanes that a guard excludes branch around it."""
+        item = operation.node
+        if item.guard is not None:
+            around = f"@around {len(done)}"
+            inverse = nodes.Guard(item.guard.register, not item.guard.negated)
+            done[-1].terminator = _branch(replace(item, guard=inverse), around)
+        _unfinished(_empty(done), item.line)[-1].terminator = replace(operation, guard=None)
+        if item.guard is not None:
+            self.starts[around] = len(done)
 
     # 2. Operands
 
@@ -147,9 +173,10 @@ class _Decoder:
     def _operation(self, item: nodes.Instruction, entry: Entry) -> Operation:
         flat = _flatten(item.operands)
         count = len(entry.results)
-        targets = [t for slot, node in zip(entry.results, flat, strict=False)
-                   for t in self._targets(slot, node)]  # fmt: skip
-        sources = [self._source(slot, node) for slot, node in zip(entry.operands, flat[count:], strict=True)]
+        targets: list[Target] = []
+        for slot, node in zip(entry.results, flat[:count], strict=True):
+            targets.extend(self._targets(slot, node))
+        sources = map(self._source, entry.operands, flat[count:])
         return Operation(entry, tuple(targets), tuple(sources), self.predicate(item.guard), item)
 
     def _targets(self, slot: Slot, node: nodes.Operand) -> Iterable[Target]:
@@ -188,11 +215,14 @@ class _Decoder:
 
 def _flatten(operands: Iterable[nodes.Operand]) -> list[nodes.Operand]:
     """The operands with each pair ``d|p`` as two."""
-    return [o for item in operands
-            for o in ((item.first, item.second) if isinstance(item, nodes.Pair) else (item,))]  # fmt: skip
+    flat: list[nodes.Operand] = []
+    for item in operands:
+        flat.extend((item.first, item.second) if isinstance(item, nodes.Pair) else (item,))
+    return flat
 
 
 # 3. Fitting
+
 
 def _find(item: nodes.Instruction) -> Entry | None:
     """The first table entry whose signature fits the instruction."""
@@ -215,7 +245,7 @@ def _fits(slot: Slot, node: nodes.Operand, *, result: bool) -> bool:
             return (
                 slot.form == "vector"
                 and len(elements) == len(slot.types)
-                and all(_fits_value(t, e, result) for t, e in zip(slot.types, elements, strict=True))
+                and all(map(_fits_value, slot.types, elements, itertools.repeat(result)))
             )
         case nodes.Address(base=base, coordinates=coordinates):
             expected = len(slot.types) - 1
@@ -232,7 +262,7 @@ def _fits_value(kind: str, node: nodes.Operand, result: bool) -> bool:
         case nodes.Register(type=storage):
             if "pred" in (kind, storage):
                 return kind == storage
-            return BITS[storage] >= BITS[kind]
+            return BITS.get(storage, 0) >= BITS[kind]
         case nodes.Sink():
             return result
         case nodes.Immediate() | nodes.Special() | nodes.Symbol():
@@ -242,20 +272,41 @@ def _fits_value(kind: str, node: nodes.Operand, result: bool) -> bool:
 
 # 4. Linking
 
+
 def _link(opened: list[_Open], decoder: _Decoder) -> tuple[Block, ...]:
     """The blocks with labels resolved and reconvergence points computed."""
     ends = [_terminator(block, i + 1, decoder) for i, block in enumerate(opened)]
-    meets = immediate_post_dominators([_successors(end, len(opened)) for end in ends])
     return tuple(
         Block(tuple(block.operations), end, meet, block.line)
-        for block, end, meet in zip(opened, ends, meets, strict=True)
+        for block, end, meet in zip(opened, ends, _meeting_points(opened, ends), strict=True)
     )
+
+
+def _meeting_points(opened: list[_Open], ends: list[Terminator]) -> list[int]:
+    """For each block the one at which lanes that diverge at its end meet.
+
+    Where a branch leads straight out of the kernel on one side, nobody comes back from there, so
+    that side does not count: else one lane's early exit would keep the others of its warp apart.
+    """
+    exit_node = len(opened)
+    successors = [_successors(end, exit_node) for end in ends]
+    bare = zip(range(exit_node), opened, ends, strict=True)
+    out = {exit_node} | {i for i, b, end in bare if isinstance(end, Exit) and not b.operations}
+    staying = [tuple(t for t in targets if t not in out) or targets for targets in successors]
+    return [
+        near if near != exit_node else far
+        for near, far in zip(
+            immediate_post_dominators(staying), immediate_post_dominators(successors), strict=True
+        )
+    ]
 
 
 def _terminator(block: _Open, following: int, decoder: _Decoder) -> Terminator:
     match block.terminator:
         case None:
             return Goto(following)
+        case Exit():
+            return Exit()
         case Operation() as operation:
             return Wait(operation, following)
         case nodes.Instruction() as item:
@@ -266,8 +317,6 @@ def _terminator(block: _Open, following: int, decoder: _Decoder) -> Terminator:
             if predicate is None:
                 return Goto(target)
             return Branch(predicate, target, following, item.mnemonic == "bra.uni", item)
-        case other:
-            return other
 
 
 def _successors(end: Terminator, exit_node: int) -> tuple[int, ...]:

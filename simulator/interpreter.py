@@ -185,16 +185,22 @@ class _Writer:
     # 1. One instruction
 
     def _line(self, position: int, op: Operation, mask: str | None) -> str:
+        """One line; what touches the machine is left out where a guard holds in no lane."""
         statements: list[str] = []
+        prefix = ""
         if op.guard is not None:
             test = f"{'~' if op.guard.negated else ''}R[{op.guard.slot}]"
-            statements.append(f"g = {test} & {mask}" if mask else f"g = {test}")
+            guard = f"g := {test} & {mask}" if mask else f"g := {test}"
             mask = "g"
+            if op.entry.kind is Kind.PURE:
+                statements.append(f"({guard})")
+            else:
+                prefix = f"if ({guard}).any(): "
         if op.entry.converged and mask is not None:
             statements.append(f"w.require_converged({mask})")
         if op.entry.kind is not Kind.PURE:
             statements.append(f"w.position = {position}")
-        return "; ".join(statements + self._store(op, self._call(op, mask), mask))
+        return prefix + "; ".join(statements + self._store(op, self._call(op, mask), mask))
 
     def _wait(self, op: Operation, mask: str | None) -> list[str]:
         converged = [f"w.require_converged({mask})"] if op.entry.converged and mask else []
