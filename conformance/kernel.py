@@ -68,12 +68,14 @@ class Limits:
 
     Generated problems stay inside; the expectations show what happens outside. ``table_tails`` are
     the recipes' block-table tails it copes with, ``poison`` whether NaN in slots that no query
-    token may see is harmless, ``empty_rows`` whether rows without a visible key are right.
+    token may see is harmless, ``empty_rows`` whether rows without a visible key are right, and
+    ``forced_splits`` whether a number of splits can be asked of it.
     """
 
     table_tails: tuple[str, ...] = TABLE_TAILS
     poison: bool = True
     empty_rows: bool = True
+    forced_splits: bool = True
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,8 @@ class Kernel(Protocol):
     def run(self, problem: Problem, inputs: Inputs, options: RunOptions) -> Output:
         """Run one call; ``inputs`` are on the CPU and stay as they are.
 
-        A simulated program that is wrong raises a simulator.errors.ProgramError.
+        A simulated program that is wrong raises a simulator.errors.ProgramError. UsageError says
+        that this kernel cannot be asked for these options.
         """
 
 

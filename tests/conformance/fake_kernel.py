@@ -6,6 +6,7 @@ property that it breaks. ``--kernel tests/conformance/fake_kernel.py:healthy`` n
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -48,11 +49,16 @@ class FakeKernel:
     algorithm: Algorithm = ALGORITHM
     limits: Limits = LIMITS
     dtypes: tuple[str, ...] = ("float8_e4m3fn",)
+    most_keys: int = 2**20
 
     def supports(self, problem: Problem) -> Support:
-        if problem.dtype in self.dtypes:
-            return Support(True)
-        return Support(False, f"dtype must be one of {', '.join(self.dtypes)}, got {problem.dtype}")
+        longest = max(problem.seq_lens, default=0)
+        if problem.dtype not in self.dtypes:
+            known = ", ".join(self.dtypes)
+            return Support(False, f"dtype must be one of {known}, got {problem.dtype}")
+        if longest > self.most_keys:
+            return Support(False, f"seq_lens must be at most {self.most_keys}, got {longest}")
+        return Support(True)
 
     def plan(self, problem: Problem, num_sms: int) -> Plan:
         return Plan(num_splits=1, workspace_bytes=0)
@@ -133,6 +139,22 @@ def raises() -> FakeKernel:
         raise OutOfBounds("read of 16 bytes past kv_cache", Location(kernel="fake", ptx_line=17))
 
     return FakeKernel(compute)
+
+
+def interrupted() -> FakeKernel:
+    """Somebody presses Ctrl-C during the third run."""
+    runs = itertools.count(1)
+
+    def compute(problem: Problem, inputs: Inputs) -> Output:
+        if next(runs) == 3:
+            raise KeyboardInterrupt
+        return right(problem, inputs)
+
+    return FakeKernel(compute)
+
+
+def takes_nothing() -> FakeKernel:
+    return FakeKernel(dtypes=("float16",))
 
 
 def not_a_kernel() -> object:

@@ -1,0 +1,196 @@
+"""Runs a kernel on a case and gives the verdicts: one run, one result for each property.
+
+The kernel runs before the oracle, on buffers that hold poison, so that it cannot return what
+somebody computed before it. A judge remembers its runs: properties that look at the same run share
+it, and each run is recorded once.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from conformance.kernel import EngineChoice, Kernel, Output, RunOptions, UsageError
+from conformance.known_limits import Facts, KnownLimit, explanation, facts
+from conformance.properties import COMPLETES, PROPERTIES, PROPERTY_NAMES, Finding, Observation
+from conformance.strategies import Drawn
+from reference.inputs import Inputs, make_inputs
+from reference.problem import Problem, Recipe
+from reports.records import Case, CaseResult
+from simulator.errors import SimulationError, SimulatorBug, Unsupported
+
+Verdicts = dict[str, CaseResult]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel under test as this session runs it; ``name`` is how ``--kernel`` spells it."""
+
+    name: str
+    kernel: Kernel
+    engine: EngineChoice
+    limits: tuple[KnownLimit, ...] = ()
+
+    def case(self, property_name: str, drawn: Drawn) -> Case:
+        """Return the case that runs a drawn problem on this kernel and engine."""
+        problem, recipe, choice = drawn
+        return Case(
+            kernel=self.name,
+            engine=self.engine.engine,
+            arch=self.engine.arch,
+            property=property_name,
+            problem=problem.to_json(),
+            recipe=recipe.to_json(),
+            seed=choice.seed,
+            policy=choice.policy,
+            policy_seed=choice.policy_seed,
+            checks=RunOptions().checks,
+            num_sms=choice.num_sms,
+            num_splits=choice.num_splits,
+        )
+
+    def moved(self, case: Case, property_name: str) -> Case:
+        """Return ``case``, which may come from elsewhere, for this kernel and engine."""
+        return replace(
+            case,
+            kernel=self.name,
+            engine=self.engine.engine,
+            arch=self.engine.arch,
+            property=property_name,
+        )
+
+
+class Judge:
+    """Judges cases of one session; ``on_result`` is told each result as soon as it is known."""
+
+    def __init__(self, on_result: Callable[[CaseResult], None]) -> None:
+        self._on_result = on_result
+        self._runs: dict[str, Verdicts] = {}
+
+    def knows(self, case: Case) -> bool:
+        """Return whether this case has run, so that judging it again costs nothing."""
+        return _run_id(case) in self._runs
+
+    def judge(self, subject: Subject, case: Case) -> CaseResult:
+        """Return how ``case`` ends for its property; the run is made if it has not been."""
+        run_id = _run_id(case)
+        if run_id not in self._runs:
+            results = _verdicts(subject, case)
+            self._runs[run_id] = results
+            for result in results.values():
+                self._on_result(result)
+        return self._runs[run_id][case.property]
+
+
+def run_options(case: Case) -> RunOptions:
+    """Return the options that ``case`` runs with; UsageError for a value out of its limit."""
+    return RunOptions(
+        engine=case.engine,
+        num_sms=case.num_sms,
+        num_splits=case.num_splits,
+        policy=case.policy,
+        policy_seed=case.policy_seed,
+        checks=case.checks,
+    )
+
+
+def _run_id(case: Case) -> str:
+    return replace(case, property="").id
+
+
+def _verdicts(subject: Subject, case: Case) -> Verdicts:
+    """Run the kernel and return the result for each property."""
+    problem, recipe = Problem.from_json(case.problem), Recipe.from_json(case.recipe)
+    results = {name: CaseResult(replace(case, property=name), "skipped") for name in PROPERTY_NAMES}
+    support = subject.kernel.supports(problem)
+    if not support.ok:
+        return _with_reason(results, support.reason)
+
+    options = run_options(case)
+    inputs = make_inputs(problem, recipe, case.seed)
+    given = copy.deepcopy(inputs)
+    start = time.perf_counter()
+    outcome = _attempt(subject.kernel, problem, given, options)
+    seconds = time.perf_counter() - start
+    run = facts(problem, recipe, _num_splits(subject.kernel, problem, case))
+
+    if isinstance(outcome, UsageError):
+        return _with_reason(results, str(outcome))
+    if isinstance(outcome, Exception):
+        ended = _with_error(replace(results[COMPLETES], seconds=seconds), outcome)
+        results[COMPLETES] = _expected(ended, subject.limits, run)
+        return results
+    done = replace(results[COMPLETES], verdict="passed", seconds=seconds)
+    results[COMPLETES] = _expected(done, subject.limits, run)
+    observation = Observation(problem, subject.kernel.algorithm, inputs, given, outcome)
+    for name, check in PROPERTIES.items():
+        checked = _checked(results[name], check, observation)
+        results[name] = _expected(checked, subject.limits, run)
+    return results
+
+
+def _with_reason(results: Verdicts, reason: str) -> Verdicts:
+    return {name: replace(result, reason=reason) for name, result in results.items()}
+
+
+def _attempt(
+    kernel: Kernel, problem: Problem, inputs: Inputs, options: RunOptions
+) -> Output | Exception:
+    """Return the kernel's output, or what it raised: a wrong program may raise anything."""
+    try:
+        return kernel.run(problem, inputs, options)
+    except Exception as error:
+        return error
+
+
+def _checked(
+    result: CaseResult, check: Callable[[Observation], Finding], observation: Observation
+) -> CaseResult:
+    start = time.perf_counter()
+    try:
+        finding = check(observation)
+    except Exception as error:  # an output of the wrong shape, say
+        return _with_error(result, error)
+    return replace(
+        result,
+        verdict="passed" if finding.holds else "failed",
+        ratio=finding.ratio,
+        element=finding.element,
+        bias=finding.bias,
+        seconds=time.perf_counter() - start,
+        reason=finding.reason or None,
+    )
+
+
+def _with_error(result: CaseResult, error: Exception) -> CaseResult:
+    """Tell a wrong program (failed) from a testbed that could not judge it (error)."""
+    wrong = isinstance(error, SimulationError) and not isinstance(error, Unsupported | SimulatorBug)
+    return replace(
+        result,
+        verdict="failed" if wrong else "error",
+        error_class=type(error).__name__,
+        ptx_line=error.ptx_line if isinstance(error, SimulationError) else None,
+        reason=f"{type(error).__name__}: {error}",
+    )
+
+
+def _expected(result: CaseResult, limits: tuple[KnownLimit, ...], run: Facts) -> CaseResult:
+    """Return the result as the known limits see it."""
+    limit = explanation(limits, result.case.property, run)
+    if limit is None or result.verdict not in ("passed", "failed"):
+        return result
+    if result.verdict == "failed":
+        reason = f"known limit {limit.id}: {limit.reason}"
+        return replace(result, verdict="expected_failure", reason=reason)
+    if not limit.strict:
+        return result
+    reason = f"known limit {limit.id} says that this fails, and it passed: {limit.reason}"
+    return replace(result, verdict="unexpected_pass", reason=reason)
+
+
+def _num_splits(kernel: Kernel, problem: Problem, case: Case) -> int:
+    if case.num_splits is not None:
+        return case.num_splits
+    return kernel.plan(problem, case.num_sms).num_splits

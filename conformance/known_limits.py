@@ -1,0 +1,167 @@
+"""The named known limits of a kernel: failures that are expected, as data with their reasons.
+
+``expectations/<kernel>.toml`` holds one ``[[limit]]`` each:
+
+    id = "empty-request-one-split"
+    reason = "a request without keys leaves its output unwritten"
+    properties = ["every_element_written", "matches_float64"]
+    when = { empty_requests = { min = 1 }, num_splits = 1 }
+    example = '{"kernel": ..., ...}'
+
+``when`` says which runs the limit explains: every fact it names must hold. A condition is a value,
+a list of allowed values, or a table with ``min``, ``max`` or both; `facts` lists the facts.
+``example`` is a case, the JSON that failures print, which shows the limit: each run of the suite
+runs it. A limit is strict unless ``strict = false``: a run that must fail by it, and passes, is a
+failure, so that a limit that was cured does not stay on the list.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from conformance.kernel import UsageError
+from conformance.properties import PROPERTY_NAMES
+from reference.masks import visible_keys
+from reference.problem import Problem, Recipe
+from reports.records import Case
+
+FOLDER = Path(__file__).parent / "expectations"
+TILE_KEYS = 128
+KINDS = MappingProxyType(
+    {
+        "id": str,
+        "reason": str,
+        "properties": list,
+        "when": dict,
+        "example": str,
+        "strict": bool,
+    }
+)
+
+Facts = Mapping[str, int | float | bool | str]
+
+
+@dataclass(frozen=True)
+class KnownLimit:
+    """One limit: ``reason`` in words, and ``properties`` that fail where ``when`` holds."""
+
+    id: str
+    reason: str
+    properties: tuple[str, ...]
+    when: Mapping[str, Any]  # fact -> value, list of values, or {"min": ..., "max": ...}
+    example: Case
+    strict: bool = True
+
+    def explains(self, property_name: str, run: Facts) -> bool:
+        """Return whether a failure of ``property_name`` is expected of a run with these facts."""
+        return property_name in self.properties and all(
+            _holds(condition, run[name]) for name, condition in self.when.items()
+        )
+
+
+def facts(problem: Problem, recipe: Recipe, num_splits: int) -> Facts:
+    """Return what a limit's ``when`` can ask of a run that asked for ``num_splits`` splits.
+
+    Besides the fields of problem and recipe: ``num_splits``; ``busy_splits``, those of them that
+    can get one of the longest request's 128-key tiles; ``batch_size``; ``shortest`` and ``longest``
+    request in keys; ``empty_requests``, requests with no key; ``masked_rows``, query tokens with no
+    visible key in requests that have keys; ``partial_tiles``, requests whose last tile is not full.
+    """
+    lengths = problem.seq_lens
+    masked_rows = sum(
+        int((~visible_keys(problem, request).any(dim=1)).sum())
+        for request, length in enumerate(lengths)
+        if length > 0
+    )
+    return {
+        **dict(_scalars(problem.to_json())),
+        **dict(_scalars(recipe.to_json())),
+        "num_splits": num_splits,
+        "busy_splits": min(num_splits, -(-problem.planning_max_seq_len // TILE_KEYS)),
+        "batch_size": problem.batch_size,
+        "shortest": min(lengths, default=0),
+        "longest": max(lengths, default=0),
+        "empty_requests": lengths.count(0),
+        "masked_rows": masked_rows,
+        "partial_tiles": sum(length % TILE_KEYS != 0 for length in lengths),
+    }
+
+
+def load_limits(kernel: str, folder: Path = FOLDER) -> tuple[KnownLimit, ...]:
+    """Return the known limits of ``kernel``; none where it has no file.
+
+    Raises UsageError that names file, limit and key for a file that does not say what it must.
+    """
+    path = folder / f"{kernel}.toml"
+    if not path.is_file():
+        return ()
+    try:
+        entries = tomllib.loads(path.read_text(encoding="utf-8"))["limit"]
+    except (tomllib.TOMLDecodeError, KeyError) as error:
+        raise UsageError(f"{path}: not a file of [[limit]] tables: {error}") from error
+    limits = []
+    for number, entry in enumerate(entries, start=1):
+        try:
+            limits.append(_limit(kernel, entry))
+        except ValueError as error:
+            raise UsageError(f"{path}: limit {number}: {error}") from error
+    return tuple(limits)
+
+
+def explanation(limits: Iterable[KnownLimit], property_name: str, run: Facts) -> KnownLimit | None:
+    """Return the limit that explains a failure of ``property_name``, a strict one if there is."""
+    found = [limit for limit in limits if limit.explains(property_name, run)]
+    return min(found, key=lambda limit: not limit.strict, default=None)
+
+
+def _scalars(tree: Mapping[str, Any]) -> Iterator[tuple[str, int | float | bool | str]]:
+    """Yield the leaves of nested objects that a condition can compare: no lists, no null."""
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _scalars(value)
+        elif isinstance(value, str | int | float):
+            yield name, value
+
+
+def _holds(condition: Any, value: float | str) -> bool:
+    if isinstance(condition, dict):
+        low, high = condition.get("min", value), condition.get("max", value)
+        return bool(low <= value <= high)
+    return value in condition if isinstance(condition, list) else bool(value == condition)
+
+
+def _limit(kernel: str, entry: Mapping[str, Any]) -> KnownLimit:
+    """Return the limit in one TOML table; ValueError that names the key that is wrong."""
+    for key, value in entry.items():
+        if key not in KINDS:
+            raise ValueError(f"{key}: unknown key, known are {', '.join(KINDS)}")
+        if not isinstance(value, KINDS[key]):
+            raise ValueError(f"{key}: {value!r} is not of type {KINDS[key].__name__}")
+    for key in KINDS:
+        if key not in entry and key != "strict":
+            raise ValueError(f"{key}: missing key")
+    for name in entry["properties"]:
+        if name not in PROPERTY_NAMES:
+            raise ValueError(f"properties: {name!r} is none of {', '.join(PROPERTY_NAMES)}")
+    example = Case.from_json(json.loads(entry["example"]))
+    if example.kernel != kernel:
+        raise ValueError(f"example: its kernel is {example.kernel!r}, this file's is {kernel!r}")
+    _check_conditions(entry["when"], example)
+    return KnownLimit(**{**entry, "properties": tuple(entry["properties"]), "example": example})
+
+
+def _check_conditions(when: Mapping[str, Any], example: Case) -> None:
+    """Refuse a fact that does not exist and a table that is no range."""
+    problem, recipe = Problem.from_json(example.problem), Recipe.from_json(example.recipe)
+    known = facts(problem, recipe, num_splits=1)
+    for name, condition in when.items():
+        if name not in known:
+            raise ValueError(f"when: {name!r} is no fact, known are {', '.join(known)}")
+        if isinstance(condition, dict) and not condition.keys() <= {"min", "max"}:
+            raise ValueError(f"when: {name}: {condition!r} has keys other than min and max")

@@ -1,0 +1,113 @@
+"""The properties that one run of a kernel can show, each a function from a run to a finding.
+
+Every property says which faults it kills and what in the data gives it the power to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+
+import torch
+
+from conformance.compare import compare
+from conformance.kernel import POISON_BYTE, Algorithm, Output
+from conformance.tolerance import bounds
+from reference.decode import decode
+from reference.inputs import Inputs
+from reference.problem import Problem
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a property says of one run; ``reason`` is empty where it holds."""
+
+    reason: str = ""
+    ratio: float | None = None
+    element: str | None = None
+    bias: float | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether the run has the property."""
+        return not self.reason
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """One run that came to its end: what was asked, what came back, and what the inputs are now."""
+
+    problem: Problem
+    algorithm: Algorithm
+    inputs: Inputs  # as they were before the run
+    inputs_after: Inputs
+    output: Output
+
+
+def matches_float64(run: Observation) -> Finding:
+    """Every element of out and lse lies within its bound of the exact result.
+
+    Kills wrong visibility, paging, scaling, splitting and merging: on independent random keys each
+    of them moves many elements by more than the bound, which follows from the run's own data. Slots
+    that nobody may see hold the largest values of the format, so that seeing one shows.
+    """
+    exact = decode(run.problem, run.inputs)
+    bound = bounds(run.problem, run.inputs, run.algorithm)
+    parts = {
+        "out": compare(run.output.out, exact.out, bound.out, name="out"),
+        "lse": compare(run.output.lse, exact.lse, bound.lse, name="lse"),
+    }
+    name, worst = max(parts.items(), key=lambda part: part[1].ratio)
+    return Finding(
+        reason="; ".join(part.reason for part in parts.values() if not part.passed),
+        ratio=worst.ratio,
+        element=None if worst.element is None else f"{name}{list(worst.element)}",
+        bias=worst.bias,
+    )
+
+
+def every_element_written(run: Observation) -> Finding:
+    """No element of out or lse holds the bytes that were there before the call.
+
+    Kills rows, heads and requests that a grid or an early exit forgets. The buffers were filled
+    with a NaN that no arithmetic makes (`conformance.kernel.poisoned`).
+    """
+    for name, tensor in (("out", run.output.out), ("lse", run.output.lse)):
+        untouched = (_bytes(tensor) == POISON_BYTE).all(dim=-1)
+        if bool(untouched.any()):
+            element = untouched.nonzero()[0].tolist()
+            reason = f"{name}{element} and {int(untouched.sum()) - 1} other elements not written"
+            return Finding(reason, element=f"{name}{element}")
+    return Finding()
+
+
+def inputs_unchanged(run: Observation) -> Finding:
+    """Every input tensor holds the bytes that it held before the call.
+
+    Kills writes in place through a view, and stores that miss their tensor but hit an input.
+    """
+    for field in fields(Inputs):
+        before, after = getattr(run.inputs, field.name), getattr(run.inputs_after, field.name)
+        if before is None:
+            continue
+        changed = (_bytes(before) != _bytes(after)).any(dim=-1)
+        if bool(changed.any()):
+            element = changed.nonzero()[0].tolist()
+            reason = f"{field.name}{element} and {int(changed.sum()) - 1} other elements changed"
+            return Finding(reason, element=f"{field.name}{element}")
+    return Finding()
+
+
+# Judged apart, since it is about runs that do not come to their end.
+COMPLETES = "completes"
+
+PROPERTIES: Mapping[str, Callable[[Observation], Finding]] = MappingProxyType(
+    {check.__name__: check for check in (matches_float64, every_element_written, inputs_unchanged)}
+)
+PROPERTY_NAMES = (COMPLETES, *PROPERTIES)
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor's bytes, one dimension more: NaN equals itself there."""
+    return tensor.contiguous().unsqueeze(-1).view(torch.uint8)

@@ -1,0 +1,125 @@
+"""One session of the suite: which kernels it judges, on which cases, and what came of them."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from conformance.judge import Judge, Subject
+from conformance.kernel import Kernel, choose_engine, device_arch, load_kernel
+from conformance.known_limits import load_limits
+from conformance.profiles import Profile
+from conformance.progress import Progress
+from conformance.search import smallest_failure
+from conformance.strategies import Drawn, covering_array
+from reports.records import Case, CaseResult, RecordWriter
+
+TOOL = "conformance"
+
+
+@dataclass(frozen=True)
+class Screen:
+    """Where the progress line goes, and whether it can be rewritten there."""
+
+    write: Callable[[str], None]
+    is_terminal: bool
+
+
+class Session:
+    """What the tests of the suite share; each result is on disk before the next run starts."""
+
+    def __init__(
+        self,
+        subjects: tuple[Subject, ...],
+        profile: Profile,
+        screen: Screen,
+        *,
+        seed: int,
+        results_folder: Path,
+        replayed: Case | None = None,
+    ) -> None:
+        self.subjects = subjects
+        self.profile = profile
+        self.seed = seed
+        self.replayed = replayed
+        self.results: list[CaseResult] = []
+        self._judge = Judge(self._take)
+        self._screen = screen
+        self._results_folder = results_folder
+
+    @cached_property
+    def records(self) -> RecordWriter:
+        """The writer of this session's records; a session that judges nothing makes no file."""
+        return RecordWriter(TOOL, self._results_folder, device=device_text())
+
+    @cached_property
+    def progress(self) -> Progress:
+        """The progress line, whose time starts with its first use."""
+        return Progress(self._planned_runs(), self._screen.write, self._screen.is_terminal)
+
+    def judge(self, subject: Subject, case: Case) -> CaseResult:
+        """Return how ``case`` ends for its property; a run made before is not made again."""
+        return self._judge.judge(subject, case)
+
+    def covering_cases(self, subject: Subject, property_name: str) -> list[Case]:
+        """Return the cases of the covering array, those that share a compilation side by side."""
+        return [subject.case(property_name, drawn) for drawn in self._arrays[subject.name]]
+
+    def smallest_random_failure(self, subject: Subject, property_name: str) -> CaseResult | None:
+        """Return the smallest failure among random problems, None where all have the property."""
+        return smallest_failure(self._judge, subject, property_name, self.profile, self.seed)
+
+    @cached_property
+    def _arrays(self) -> dict[str, list[Drawn]]:
+        """The covering array of each kernel by its name, in the order in which it is run."""
+        return {subject.name: self._array(subject.kernel) for subject in self.subjects}
+
+    def _array(self, kernel: Kernel) -> list[Drawn]:
+        drawn = covering_array(self.profile.name, kernel)
+        keys = [kernel.specialisation_key(problem) for problem, _, _ in drawn]
+        order = sorted(range(len(drawn)), key=lambda index: keys.index(keys[index]))
+        return [drawn[index] for index in order]
+
+    def close(self) -> None:
+        """End the records and the progress line, where they were begun."""
+        if self.results:
+            self.records.close()
+            self.progress.finish()
+
+    def _take(self, result: CaseResult) -> None:
+        self.records.write(result)
+        self.results.append(result)
+        self.progress.update(result)
+
+    def _planned_runs(self) -> int:
+        if self.replayed is not None:
+            return len(self.subjects)
+        return sum(
+            len(self._arrays[subject.name]) + self.profile.random_problems + len(subject.limits)
+            for subject in self.subjects
+        )
+
+
+def make_subject(name: str, engine: str) -> Subject:
+    """Return the kernel that ``--kernel`` spells ``name``, on the engine asked for.
+
+    Raises UsageError for an unknown kernel and for an engine that this machine lacks.
+    """
+    kernel = load_kernel(name)
+    return Subject(
+        name, kernel, choose_engine(kernel, engine, device_arch()), load_limits(kernel.name)
+    )
+
+
+def device_text() -> str:
+    """Return this machine in words."""
+    text = f"{platform.machine()} CPU, {os.cpu_count()} threads"
+    if torch.cuda.is_available():
+        text += f"; {torch.cuda.get_device_name()} ({device_arch()})"
+    return text
