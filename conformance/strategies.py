@@ -1,0 +1,175 @@
+"""Which problems a kernel is judged on: a covering array of them, and random ones.
+
+Both draw structure and a seed, never tensors, and only what the kernel takes (`Kernel.supports`,
+`Kernel.limits`). `conformance.factors` lists what they differ in.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import assume
+from hypothesis import strategies as st
+
+from conformance.factors import Levels, Row, Space, space
+from conformance.kernel import Kernel
+from reference.problem import Dims, Mask, Problem, Recipe
+
+TILE_KEYS = 128
+LONGEST = 700  # keys of a random request
+MOST_SMS = 148  # of a B200
+LOOSE_KEYS = 300  # by which a loose max_seq_len exceeds the longest request
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a drawn problem is run: the seed of its tensors, the number of SMs, and the schedule.
+
+    The split count is varied by ``num_sms``, through the kernel's own plan, and ``num_splits`` left
+    None: every kernel has a plan, but not every kernel lets its caller choose.
+    """
+
+    seed: int
+    num_sms: int
+    num_splits: int | None = None
+    policy: str = "fair"
+    policy_seed: int = 0
+
+
+Drawn = tuple[Problem, Recipe, Choice]
+
+
+def covering_array(profile: str, kernel: Kernel) -> tuple[Drawn, ...]:
+    """Return the profile's problems for ``kernel``: always the same, in the same order.
+
+    Every two values of two factors meet in one of them, where the kernel takes both; in the smoke
+    profile every value occurs. Raises ValueError for an unknown profile, and for a kernel that
+    takes nothing of it.
+    """
+    wanted = problem_space(profile, kernel)
+    return tuple(
+        _drawn(kernel, row, _lengths(kernel, wanted.levels, row, seed), seed)
+        for seed, row in enumerate(wanted.rows())
+    )
+
+
+def problems(kernel: Kernel, profile: str = "default") -> st.SearchStrategy[Drawn]:
+    """Return the random problems that ``kernel`` takes, each with a recipe and a choice.
+
+    They shrink toward one head and query, one request as short as can be, one split and seed 0.
+    Shapes are those of the profile's covering array: little is compiled beside it.
+    """
+    wanted = problem_space(profile, kernel)
+    return _random(kernel, wanted.levels, wanted.simplest_shapes_first())
+
+
+@st.composite
+def _random(draw: st.DrawFn, kernel: Kernel, levels: Levels, shapes: tuple[Row, ...]) -> Drawn:
+    row = dict(draw(st.sampled_from(shapes)))
+    row |= {
+        factor: draw(st.sampled_from(values))
+        for factor, values in levels.items()
+        if factor not in {*row, "longest", "batch_size", "others"}
+    }
+    shortest = _shortest(kernel, row)
+    length = st.integers(shortest, LONGEST) | st.sampled_from(_edges(levels, row, shortest))
+    lengths = draw(st.lists(length, min_size=1, max_size=max(levels["batch_size"])))
+    drawn = _drawn(kernel, row, tuple(lengths), draw(st.integers(0, 2**32 - 1)))
+    assume(kernel.supports(drawn[0]).ok)
+    return drawn
+
+
+def problem_space(profile: str, kernel: Kernel) -> Space:
+    """Return the factors of ``profile`` with the values that ``kernel`` takes."""
+    limits = kernel.limits
+    overrides: dict[str, tuple[Any, ...]] = {"table_tail": limits.table_tails}
+    if not limits.poison:
+        overrides["poison"] = (False,)
+
+    def takes(row: Row) -> bool:
+        return kernel.supports(_problem(kernel, row, (LONGEST,))).ok
+
+    return space(profile, overrides, takes)
+
+
+def _drawn(kernel: Kernel, row: Row, lengths: tuple[int, ...], seed: int) -> Drawn:
+    problem = _problem(kernel, row, lengths)
+    recipe = Recipe(
+        values=row["values"],
+        magnitude=row["magnitude"],
+        page_order="random",
+        table_tail=row["table_tail"],
+        spare_pages=row["spare_pages"],
+        poison=row["poison"],
+    )
+    return problem, recipe, Choice(seed, _num_sms(kernel, problem, row["splits"]))
+
+
+def _problem(kernel: Kernel, row: Row, lengths: tuple[int, ...]) -> Problem:
+    heads, queries = row["heads_and_queries"]
+    longest = max(1, *lengths)
+    # The plan sees max_seq_len alone: partitions beyond the keys are then planned, and empty.
+    planned = max(longest, TILE_KEYS * row["splits"] if row["splits"] > 1 else 1)
+    planned += LOOSE_KEYS if row["loose_max_seq_len"] else 0
+    return Problem(
+        dims=Dims(heads, queries),
+        dtype=row["dtype"],
+        page_size=row["page_size"],
+        seq_lens=lengths,
+        softmax_scale=row["softmax_scale"],
+        output_scale=row["output_scale"],
+        mask=Mask(row["causal"], row["window_left"]),
+        lse_base=kernel.algorithm.lse_base,
+        max_seq_len=None if planned == longest else planned,
+        is_var_seq=row["is_var_seq"],
+        enable_pdl=row["enable_pdl"],
+    )
+
+
+def _lengths(kernel: Kernel, levels: Levels, row: Row, seed: int) -> tuple[int, ...]:
+    """Return the lengths of a row's requests, the longest one at a random place."""
+    choice = random.Random(seed)
+    shortest = _shortest(kernel, row)
+    longest = max(shortest, _keys(row["longest"], row))
+    shorter = [edge for edge in _edges(levels, row, shortest) if edge <= longest]
+    others = {"equal": [longest], "shortest": [shortest], "mixed": shorter}[row["others"]]
+    lengths = [longest, *(choice.choice(others) for _ in range(row["batch_size"] - 1))]
+    choice.shuffle(lengths)
+    return tuple(lengths)
+
+
+def _shortest(kernel: Kernel, row: Row) -> int:
+    """Return the fewest keys with which every query token sees one, 0 if none need be seen."""
+    if kernel.limits.empty_rows:
+        return 0
+    _, queries = row["heads_and_queries"]
+    return queries if row["causal"] or row["window_left"] >= 0 else 1
+
+
+def _edges(levels: Levels, row: Row, shortest: int) -> list[int]:
+    """Return the lengths that stand for places of ``levels``, and the shortest, in order."""
+    return sorted({shortest, *(max(shortest, _keys(place, row)) for place in levels["longest"])})
+
+
+def _keys(place: int | str, row: Row) -> int:
+    """Return the number of keys that a value of the factor ``longest`` stands for."""
+    page = row["page_size"]
+    places = {
+        "queries": row["heads_and_queries"][1], "page": page, "page - 1": page - 1,
+        "page + 1": page + 1,
+    }  # fmt: skip
+    return places[place] if isinstance(place, str) else place
+
+
+def _num_sms(kernel: Kernel, problem: Problem, splits: int) -> int:
+    """Return the most SMs for which the kernel plans at most ``splits`` splits, at least 1."""
+    low, high = 1, MOST_SMS
+    while low < high:
+        middle = (low + high + 1) // 2
+        if kernel.plan(problem, middle).num_splits <= splits:
+            low = middle
+        else:
+            high = middle - 1
+    return low
