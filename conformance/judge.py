@@ -114,7 +114,7 @@ def _verdicts(subject: Subject, case: Case) -> Verdicts:
     start = time.perf_counter()
     outcome = _attempt(subject.kernel, problem, given, options)
     seconds = time.perf_counter() - start
-    run = facts(problem, recipe, _num_splits(subject.kernel, problem, case))
+    run = facts(case, _num_splits(subject.kernel, problem, case))
 
     if isinstance(outcome, UsageError):
         return _with_reason(results, str(outcome))

@@ -11,8 +11,8 @@
 ``when`` says which runs the limit explains: every fact it names must hold. A condition is a value,
 a list of allowed values, or a table with ``min``, ``max`` or both; `facts` lists the facts.
 ``example`` is a case, the JSON that failures print, which shows the limit: each run of the suite
-runs it. A limit is strict unless ``strict = false``: a run that must fail by it, and passes, is a
-failure, so that a limit that was cured does not stay on the list.
+runs it, and it must fail. A limit is strict unless ``strict = false``: any other run that must fail
+by it, and passes, is a failure too, so that a limit that was cured does not stay on the list.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 
 from conformance.kernel import UsageError
 from conformance.properties import PROPERTY_NAMES
-from reference.masks import visible_keys
+from reference.masks import position, visible_keys
 from reference.problem import Problem, Recipe
 from reports.records import Case
 
@@ -65,32 +65,49 @@ class KnownLimit:
         )
 
 
-def facts(problem: Problem, recipe: Recipe, num_splits: int) -> Facts:
+def facts(case: Case, num_splits: int) -> Facts:
     """Return what a limit's ``when`` can ask of a run that asked for ``num_splits`` splits.
 
-    Besides the fields of problem and recipe: ``num_splits``; ``busy_splits``, those of them that
-    can get one of the longest request's 128-key tiles; ``batch_size``; ``shortest`` and ``longest``
-    request in keys; ``empty_requests``, requests with no key; ``masked_rows``, query tokens with no
-    visible key in requests that have keys; ``partial_tiles``, requests whose last tile is not full.
+    The fields of problem and recipe, and ``policy``, stand under their own names. Beside them:
+
+    * ``batch_size``, ``shortest`` and ``longest`` request in keys, ``rows`` of one request;
+    * ``num_splits``, and ``busy_splits``: those that can get a 128-key tile of the longest request;
+    * ``empty_requests``, requests with no key, and ``masked_rows``, query tokens with no visible
+      key in requests that have keys;
+    * ``partial_pages`` and ``partial_tiles``, requests whose last page or tile is not full;
+    * ``keys_past_context``, keys in the cache at positions past the end of their context.
     """
-    lengths = problem.seq_lens
-    masked_rows = sum(
-        int((~visible_keys(problem, request).any(dim=1)).sum())
-        for request, length in enumerate(lengths)
-        if length > 0
-    )
+    problem = Problem.from_json(case.problem)
+    lengths, dims = problem.seq_lens, problem.dims
+    planned_tiles = -(-problem.planning_max_seq_len // TILE_KEYS)
     return {
-        **dict(_scalars(problem.to_json())),
-        **dict(_scalars(recipe.to_json())),
-        "num_splits": num_splits,
-        "busy_splits": min(num_splits, -(-problem.planning_max_seq_len // TILE_KEYS)),
+        **dict(_scalars(case.problem)),
+        **dict(_scalars(case.recipe)),
+        "policy": case.policy,
         "batch_size": problem.batch_size,
         "shortest": min(lengths, default=0),
         "longest": max(lengths, default=0),
+        "rows": dims.num_heads * dims.seq_len_q,
+        "num_splits": num_splits,
+        "busy_splits": min(num_splits, planned_tiles),
         "empty_requests": lengths.count(0),
-        "masked_rows": masked_rows,
+        "masked_rows": _masked_rows(problem),
+        "partial_pages": sum(length % problem.page_size != 0 for length in lengths),
         "partial_tiles": sum(length % TILE_KEYS != 0 for length in lengths),
+        "keys_past_context": sum(
+            position(problem.dcp, key) >= problem.context_len(request)
+            for request, length in enumerate(lengths)
+            for key in range(length)
+        ),
     }
+
+
+def _masked_rows(problem: Problem) -> int:
+    return sum(
+        int((~visible_keys(problem, request).any(dim=1)).sum())
+        for request, length in enumerate(problem.seq_lens)
+        if length > 0
+    )
 
 
 def load_limits(kernel: str, folder: Path = FOLDER) -> tuple[KnownLimit, ...]:
@@ -158,8 +175,8 @@ def _limit(kernel: str, entry: Mapping[str, Any]) -> KnownLimit:
 
 def _check_conditions(when: Mapping[str, Any], example: Case) -> None:
     """Refuse a fact that does not exist and a table that is no range."""
-    problem, recipe = Problem.from_json(example.problem), Recipe.from_json(example.recipe)
-    known = facts(problem, recipe, num_splits=1)
+    Recipe.from_json(example.recipe)
+    known = facts(example, num_splits=1)
     for name, condition in when.items():
         if name not in known:
             raise ValueError(f"when: {name!r} is no fact, known are {', '.join(known)}")

@@ -17,6 +17,6 @@ def test_known_limit(run: Session, subject: Subject, limit: KnownLimit) -> None:
     for property_name in limit.properties:
         case = subject.moved(limit.example, property_name)
         result = run.judge(subject, case)
-        if result.verdict != "expected_failure":
-            text = f"{limit.id}: {property_name} {result.verdict}, case {case.id}"
+        if result.verdict != "expected_failure" or limit.id not in (result.reason or ""):
+            text = f"{limit.id}: {property_name} {result.verdict}, case {case.id}: {result.reason}"
             pytest.fail(text, pytrace=False)

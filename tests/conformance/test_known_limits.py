@@ -1,6 +1,7 @@
 """Known limits as data: what they explain, and what the loader refuses."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from conformance.kernel import REPOSITORY_KERNELS, UsageError, load_kernel
 from conformance.known_limits import FOLDER, KnownLimit, explanation, facts, load_limits
 from conformance.properties import PROPERTY_NAMES
 from conformance.replay import find_case
-from reference.problem import Dims, Problem, Recipe
+from reference.problem import Dcp, Dims, Problem, Recipe
 from reports.records import Case
 
 PROBLEM = Problem(Dims(16, 4), "float8_e4m3fn", 64, (0, 2, 300), 0.1)
@@ -42,7 +43,8 @@ def limit(when: dict[str, object], strict: bool = True) -> KnownLimit:
 
 
 def test_facts_of_a_run() -> None:
-    run = facts(PROBLEM, Recipe(poison=True), num_splits=8)
+    case = replace(CASE, recipe=Recipe(poison=True).to_json(), policy="late")
+    run = facts(case, num_splits=8)
     expected = {
         "num_heads": 16,
         "seq_len_q": 4,
@@ -57,9 +59,21 @@ def test_facts_of_a_run() -> None:
         "longest": 300,
         "empty_requests": 1,
         "masked_rows": 2,
+        "partial_pages": 2,
         "partial_tiles": 2,
+        "keys_past_context": 0,
+        "rows": 64,
+        "policy": "late",
     }
     assert {name: run[name] for name in expected} == expected
+
+
+def test_keys_past_the_context_are_counted() -> None:
+    dcp = Dcp(world=2, rank=1, causal_seqs=(6, 9))  # positions 1, 3, 5, ...
+    problem = Problem(Dims(16, 1), "float8_e4m3fn", 64, (4, 4), 0.1, dcp=dcp)
+    run = facts(replace(CASE, problem=problem.to_json()), num_splits=1)
+    assert run["keys_past_context"] == 1
+    assert run["world"] == 2
 
 
 @pytest.mark.parametrize(
@@ -78,13 +92,13 @@ def test_facts_of_a_run() -> None:
     ],
 )
 def test_every_condition_must_hold(when: dict[str, object], explains: bool) -> None:
-    run = facts(PROBLEM, Recipe(), num_splits=1)
+    run = facts(CASE, num_splits=1)
     assert limit(when).explains("matches_float64", run) is explains
     assert not limit(when).explains("inputs_unchanged", run)
 
 
 def test_a_strict_limit_comes_first() -> None:
-    run = facts(PROBLEM, Recipe(), num_splits=1)
+    run = facts(CASE, num_splits=1)
     lenient, strict = limit({}, strict=False), limit({}, strict=True)
     assert explanation([lenient, strict], "matches_float64", run) is strict
     assert explanation([lenient], "matches_float64", run) is lenient
@@ -133,7 +147,4 @@ def test_every_shipped_file_belongs_to_a_kernel_and_is_well_formed() -> None:
             assert set(entry.properties) <= set(PROPERTY_NAMES)
             case = find_case(json.dumps(entry.example.to_json()), Path("nowhere"))
             assert case.property in entry.properties
-            problem, recipe = Problem.from_json(case.problem), Recipe.from_json(case.recipe)
-            splits = case.num_splits or 1
-            assert entry.explains(case.property, facts(problem, recipe, splits)), entry.id
-            assert load_kernel(name).supports(problem).ok
+            assert load_kernel(name).supports(Problem.from_json(case.problem)).ok
