@@ -50,8 +50,7 @@ class Interpreter:
     def turn(self, warp: Warp, budget: int) -> None:
         """Run ``warp`` for at most ``budget`` blocks, until it waits or has exited.
 
-        Sets ``warp.advanced`` to whether it did anything but poll. Raises what the program's
-        errors are, located.
+        Sets ``warp.advanced`` and ``warp.blocked``. Raises what the program's errors are, located.
         """
         try:
             self._turn(warp, budget)
@@ -66,7 +65,7 @@ class Interpreter:
 
     def _turn(self, warp: Warp, budget: int) -> None:
         blocks, registers = self.program.blocks, warp.registers
-        warp.advanced = False
+        warp.advanced = warp.blocked = False
         while budget > 0:
             while warp.block == warp.reconverges:
                 warp.pop()
@@ -82,6 +81,7 @@ class Interpreter:
             if type(end) is Wait:
                 warp.polls += 1
                 if not self._compiled(warp.block, mask is not None)(warp, registers, mask):
+                    warp.blocked = True
                     return
                 warp.instructions += 1
                 warp.block = end.target
@@ -90,7 +90,10 @@ class Interpreter:
             if block.operations:
                 self._compiled(warp.block, mask is not None)(warp, registers, mask)
                 warp.instructions += len(block.operations)
-            warp.advanced = warp.advanced or not warp.polling
+            if warp.polling:
+                warp.polling -= 1
+            else:
+                warp.advanced = True
             if type(end) is Goto:
                 warp.block = end.target
             elif type(end) is Branch:
@@ -137,22 +140,18 @@ class Interpreter:
         }  # fmt: skip
         for frame in traceback.extract_tb(error.__traceback__):
             if frame.filename.startswith(_FILE) and frame.lineno is not None:
-                block = self.program.blocks[int(frame.filename[len(_FILE) :])]
-                operations = _operations(block)
-                operation = operations[min(frame.lineno - 2, len(operations) - 1)]
-                known["ptx_line"] = operation.node.line
-                known["ptx_text"] = operation.node.text()
-                known["source"] = operation.node.source
+                index = int(frame.filename[len(_FILE) :])
+                node = self.program.instruction(index, frame.lineno - 2)
+                if node is not None:
+                    known |= {
+                        "ptx_line": node.line, "ptx_text": node.text(), "source": node.source,
+                    }  # fmt: skip
         error.locate(**known)
 
 
 _FILE: Final = "<ptx block "
 _ALL_LANES: Final = bytes([1]) * LANES
 _NO_LANES: Final = bytes(LANES)
-
-
-def _operations(block: Block) -> tuple[Operation, ...]:
-    return (block.terminator.operation,) if isinstance(block.terminator, Wait) else block.operations
 
 
 class _Writer:

@@ -97,7 +97,10 @@ class Goto:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """To ``taken`` where the predicate holds, else to ``otherwise``; ``uniform`` forbids to diverge."""
+    """To ``taken`` where the predicate holds, else to ``otherwise``.
+
+    ``uniform`` forbids that lanes diverge.
+    """
 
     predicate: Predicate
     taken: int
@@ -148,3 +151,20 @@ class Program:
     blocks: tuple[Block, ...]
     shared_offsets: dict[str, int]
     dynamic_shared_offset: int
+
+    def instruction(self, block: int, position: int) -> nodes.Instruction | None:
+        """The instruction at a position in a block; at its end the last one that it has.
+
+        None in an empty block and at the exit.
+        """
+        if block == len(self.blocks):
+            return None
+        operations, end = self.blocks[block].operations, self.blocks[block].terminator
+        if position < len(operations):
+            return operations[position].node
+        match end:
+            case Wait(operation=operation):
+                return operation.node
+            case Branch(node=node):
+                return node
+        return operations[-1].node if operations else None

@@ -6,161 +6,251 @@ Source: PTX ISA 9.7.9.25, Data Movement and Conversion Instructions: Asynchronou
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from simulator.errors import Location, OutOfBounds, Trap
-from simulator.isa.table import BLOCKED, Kind, instruction
+from simulator.errors import OutOfBounds, Trap, Uninitialised
 from simulator.isa.synchronisation import barriers
+from simulator.isa.table import BLOCKED, Kind, instruction
 from simulator.machine import tensor_map
 from simulator.machine.cluster import Cluster, Cta
+from simulator.machine.global_memory import GlobalMemory, Region
 from simulator.machine.memory_map import OFFSET_MASK, PARAM_WINDOW, RANK_SHIFT
 from simulator.machine.tensor_map import TensorMap
 from simulator.machine.warp import Mask, Warp
 
 Array = Any
+Coordinates: TypeAlias = tuple[int, ...]
+_CP_ASYNC = "cp.async"
+_BULK_STORE = "bulk stores"
 
 
 # 1. cp.async: a few bytes a lane, in order for each warp
 
-def _engine(warp: Warp, name: str) -> tuple[str, int, int]:
-    return (name, warp.cta.rank, warp.rank)
+
+def _engine(warp: Warp, name: str) -> str:
+    return f"{name} of warp {warp.rank} of CTA rank {warp.cta.rank}"
 
 
-@instruction("cp.async.<c>.shared<s>.global<p>", "[b32] [b64] u32", c=("ca", "cg"), s=("", "::cta"),
-             p=("", ".L2::64B", ".L2::128B", ".L2::256B"), section="9.7.9.25.3.1 cp.async", kind=Kind.EFFECT)  # fmt: skip
-def cp_async(warp: Warp, mask: Mask | None, target: Array, source: Array, size: Array) -> None:
-    """Copy ``size`` bytes a lane; visible after a wait for the group or an mbarrier."""
-    cp_async_zero_fill(warp, mask, target, source, size, size)
+def _own(cta: Cta, address: int) -> int:
+    """The offset of a shared::cta address; ``Trap`` if it is another CTA's."""
+    if address >> RANK_SHIFT != cta.rank:
+        name = cta.cluster.shared_name(address)
+        raise Trap(f"an asynchronous copy of CTA rank {cta.rank} with the address of {name}")
+    return address & OFFSET_MASK
 
 
-@instruction("cp.async.<c>.shared<s>.global<p>", "[b32] [b64] u32 u32", c=("ca", "cg"), s=("", "::cta"),
-             p=("", ".L2::64B", ".L2::128B", ".L2::256B"), section="9.7.9.25.3.1 cp.async", kind=Kind.EFFECT)  # fmt: skip
-def cp_async_zero_fill(
-    warp: Warp, mask: Mask | None, target: Array, source: Array, size: Array, source_size: Array
+_CP_ASYNC_FORM: dict[str, Any] = {
+    "c": ("ca", "cg"),
+    "s": ("", "::cta"),
+    "p": ("", ".L2::64B", ".L2::128B", ".L2::256B"),
+    "section": "9.7.9.25.3.1 cp.async",
+    "kind": Kind.EFFECT,
+}
+
+
+@instruction("cp.async.<c>.shared<s>.global<p>", "[b32] [b64] u32", **_CP_ASYNC_FORM)
+def cp_async(
+    warp: Warp, mask: Mask | None, target: Array, source: Array, size: Array, *, c: str
 ) -> None:
-    """Copy ``source_size`` bytes a lane and fill with zeros up to ``size``."""
-    lanes, cta = warp.lanes(mask), warp.cta
-    span = int(size[0])
-    item = min(span, 8)
-    full = lanes[source_size[lanes] == span]
-    empty = lanes[source_size[lanes] == 0]
-    if len(full) + len(empty) < len(lanes):
-        raise Trap("cp.async with a source size that is neither 0 nor the whole")
+    """Copy ``size`` bytes a lane; visible after a wait for the group or an mbarrier."""
+    cp_async_zero_fill(warp, mask, target, source, size, size, c=c)
+
+
+@instruction("cp.async.<c>.shared<s>.global<p>", "[b32] [b64] u32 u32", **_CP_ASYNC_FORM)
+def cp_async_zero_fill(
+    warp: Warp,
+    mask: Mask | None,
+    target: Array,
+    source: Array,
+    size: Array,
+    count: Array,
+    *,
+    c: str,
+) -> None:
+    """Copy ``count`` bytes a lane and fill with zeros up to ``size``."""
+    lanes, cta, span = warp.lanes(mask), warp.cta, int(size[0])
+    if span not in ((16,) if c == "cg" else (4, 8, 16)):
+        raise Trap(f"cp.async.{c} of {span} bytes")
+    if (count[lanes] > span).any():
+        raise Trap(f"cp.async of {int(count[lanes].max())} bytes into {span}")
+    if (source[lanes] % np.uint64(span)).any():
+        raise Trap(f"cp.async of {span} bytes from an address that is not a multiple of {span}")
+    for address in target[lanes].tolist():
+        _own(cta, address)
+    alike = [(int(n), lanes[count[lanes] == n]) for n in np.unique(count[lanes])]
 
     def copy() -> None:
-        if len(full):
-            data = cta.cluster.memory.load(source[full], item, span // item)
-            cta.shared.store(target[full] & OFFSET_MASK, item, data)
-        if len(empty):
-            zeros = np.zeros((span // item, len(empty)), f"u{item}")
-            cta.shared.store(target[empty] & OFFSET_MASK, item, zeros)
+        for n, some in alike:
+            data = _filled(cta.cluster.memory, source[some], n, span)
+            cta.shared.store(target[some] & OFFSET_MASK, data.itemsize, data)
 
-    cta.cluster.asynchronous.submit(_engine(warp, "cp.async"), copy, cta.cluster.site(warp))
+    cta.cluster.asynchronous.submit(_engine(warp, _CP_ASYNC), copy, cta.cluster.site(warp))
 
 
-@instruction("cp.async.mbarrier.arrive.noinc<s>.b64", "[b32]", s=(".shared", ".shared::cta", ""),
-             section="9.7.13.15.14 cp.async.mbarrier.arrive", kind=Kind.EFFECT)  # fmt: skip
+def _filled(memory: GlobalMemory, addresses: Array, count: int, span: int) -> Array:
+    """``count`` bytes from each address, with zeros up to ``span``, as [items, addresses]."""
+    item = min(span, 8)
+    if count == span:
+        return memory.load(addresses, item, span // item)
+    data = np.zeros((len(addresses), span), np.uint8)
+    for i in range(count):
+        data[:, i] = memory.load(addresses + np.uint64(i), 1, 1)[0]
+    return data.view(f"u{item}").T
+
+
+@instruction(
+    "cp.async.mbarrier.arrive.noinc<s>.b64",
+    "[b32]",
+    s=(".shared", ".shared::cta", ""),
+    section="9.7.13.15.14 cp.async.mbarrier.arrive",
+    kind=Kind.EFFECT,
+)
 def cp_async_arrive(warp: Warp, mask: Mask | None, address: Array) -> None:
     """Each lane arrives when its earlier cp.async are complete."""
-    arrivals = [(barrier, len(lanes)) for barrier, lanes in barriers(warp, mask, address)]
+    arrivals = [
+        (barrier, len(lanes)) for barrier, lanes in barriers(warp, mask, address, "shared::cta")
+    ]
 
     def arrive() -> None:
         for barrier, count in arrivals:
             barrier.arrive(count)
 
     cluster = warp.cta.cluster
-    cluster.asynchronous.submit(_engine(warp, "cp.async"), arrive, cluster.site(warp))
+    cluster.asynchronous.submit(_engine(warp, _CP_ASYNC), arrive, cluster.site(warp))
 
 
-@instruction("<op>", op=("cp.async.commit_group", "cp.async.bulk.commit_group"),
-             section="9.7.9.25.3.2 cp.async.commit_group", kind=Kind.EFFECT)  # fmt: skip
-def commit_group(warp: Warp, mask: Mask | None) -> None:
-    """Close a group: the waits below wait for everything, which is never too early."""
+# 2. Groups of copies, which a warp waits for in order
 
 
-@instruction("cp.async.wait_all", section="9.7.9.25.3.3 cp.async.wait_group", kind=Kind.WAIT)
-def cp_async_wait_all(warp: Warp, mask: Mask | None) -> Any:
-    """Wait for the warp's cp.async."""
-    return _wait(warp, "cp.async")
+def _declare_groups(prefix: str, name: str, reads: tuple[str, ...]) -> None:
+    section = f"9.7.9.25 {prefix}"
+
+    @instruction(f"{prefix}.commit_group", section=section, kind=Kind.EFFECT)
+    def commit_group(warp: Warp, mask: Mask | None) -> None:
+        """Close a group: it holds the copies since the last one."""
+        warp.groups.setdefault(name, []).append(warp.cta.cluster.asynchronous.submitted)
+
+    @instruction(f"{prefix}.wait_group<r>", "u32", r=reads, section=section, kind=Kind.WAIT)
+    def wait_group(warp: Warp, mask: Mask | None, pending: Array) -> Any:
+        """Wait until only the ``pending`` newest groups may be incomplete."""
+        groups = warp.groups.get(name, [])
+        count = int(pending[0])
+        return _wait(warp, name, groups[-1 - count] if len(groups) > count else 0)
+
+    if prefix == "cp.async":
+
+        @instruction(f"{prefix}.wait_all", section=section, kind=Kind.WAIT)
+        def wait_all(warp: Warp, mask: Mask | None) -> Any:
+            """Wait for all copies of the warp, whether in a group or not."""
+            return _wait(warp, name, warp.cta.cluster.asynchronous.submitted)
 
 
-@instruction("cp.async.wait_group", "u32", section="9.7.9.25.3.3 cp.async.wait_group", kind=Kind.WAIT)
-def cp_async_wait_group(warp: Warp, mask: Mask | None, pending: Array) -> Any:
-    """Wait for the warp's cp.async, more than the ``pending`` newest groups ask for."""
-    return _wait(warp, "cp.async")
+_declare_groups("cp.async", _CP_ASYNC, ("",))
+_declare_groups("cp.async.bulk", _BULK_STORE, ("", ".read"))
 
 
-@instruction("cp.async.bulk.wait_group<r>", "u32", r=("", ".read"), section="9.7.9.25.5.4 cp.async.bulk.wait_group",
-             kind=Kind.WAIT)  # fmt: skip
-def cp_async_bulk_wait_group(warp: Warp, mask: Mask | None, pending: Array) -> Any:
-    """Wait for the warp's bulk stores, more than the ``pending`` newest groups ask for."""
-    return _wait(warp, "bulk store")
-
-
-def _wait(warp: Warp, name: str) -> Any:
+def _wait(warp: Warp, name: str, ticket: int) -> Any:
+    """Wait for the work that was submitted to the warp's engine ``name`` up to ``ticket``."""
     engine = _engine(warp, name)
     asynchronous = warp.cta.cluster.asynchronous
-    if asynchronous.busy(engine):
-        warp.waiting = (asynchronous.engine(engine), "the end")
+    if asynchronous.owes(engine, ticket):
+        warp.block_on(asynchronous.engine(engine), "the end")
         return BLOCKED
-    warp.waiting, warp.polling = None, False
+    warp.go_on()
     return None
 
 
-# 2. Tensor maps
+# 3. Tensor maps
+
 
 def _tensor_map(cluster: Cluster, address: int) -> TensorMap:
     """The tensor map at a generic address: a parameter of the kernel, or in global memory."""
     if address >= PARAM_WINDOW:
         start = address - PARAM_WINDOW
         return tensor_map.decode(cluster.parameters[start : start + tensor_map.MEANINGFUL_BYTES])
-    raw = cluster.memory.load(np.array([address], np.uint64), 8, tensor_map.MEANINGFUL_BYTES // 8)
-    return tensor_map.decode(raw.tobytes())
+    words = tensor_map.MEANINGFUL_BYTES // 8
+    return tensor_map.decode(
+        cluster.memory.load(np.array([address], np.uint64), 8, words).tobytes()
+    )
 
 
-def _global_bytes(cluster: Cluster, tensor: TensorMap, coordinates: tuple[int, ...], what: str) -> Any:
+def _region(cluster: Cluster, tensor: TensorMap, coordinates: Coordinates, what: str) -> Region:
     """The allocation that a tensor map points into, after the check on strict tensors."""
     region = cluster.memory.region(tensor.address)
     if region is None:
-        raise OutOfBounds(f"{what}: the tensor map's base is {cluster.memory.describe(tensor.address)}")
+        place = cluster.memory.describe(tensor.address)
+        raise OutOfBounds(f"{what}: the tensor map's base is outside every allocation: {place}")
     owner = region.tensor(tensor.address)
     if owner.strict:
         for bounds in tensor_map.box_bounds(tensor, coordinates):
             if bounds.starts_outside:
-                raise OutOfBounds(f"{what} of {owner.name}: coordinates {coordinates} lie outside it, {bounds}")
+                raise OutOfBounds(
+                    f"{what} of {owner.name}: coordinates {coordinates} lie outside it, {bounds}"
+                )
     return region
 
 
-# 3. Loads
+def _load_box(cluster: Cluster, tensor: TensorMap, coordinates: Coordinates) -> Array:
+    """The bytes of a box; ``Uninitialised`` if the tensor has some that nothing wrote."""
+    region = _region(cluster, tensor, coordinates, "bulk tensor load")
+    box = tensor_map.load_box(tensor, coordinates, region.bytes, region.base)
+    if region.valid is not None:
+        written = tensor_map.load_box(tensor, coordinates, region.valid.view(np.uint8), region.base)
+        offsets, inside = tensor_map.box_offsets(tensor, coordinates)
+        missing = inside.reshape(-1) & (written == 0)
+        if missing.any():
+            place = tensor.address + int(offsets.reshape(-1)[np.argmax(missing)])
+            raise Uninitialised(
+                f"bulk tensor load of what nothing has written: {region.describe(place)}"
+            )
+    return box
+
+
+def _store_box(cluster: Cluster, tensor: TensorMap, coordinates: Coordinates, box: Array) -> None:
+    """Write the bytes of a box, as far as they lie in the tensor."""
+    region = _region(cluster, tensor, coordinates, "bulk tensor store")
+    place = {"memory_address": region.base}
+    tensor_map.store_box(tensor, coordinates, box, memory=region.bytes, **place)
+    if region.valid is not None:
+        valid = region.valid.view(np.uint8)
+        tensor_map.store_box(tensor, coordinates, np.ones_like(box), memory=valid, **place)
+
+
+# 4. Loads
+
 
 def _load(
-    warp: Warp, mask: Mask | None, target: Array, source: tuple[Array, tuple[Array, ...]], barrier: Array,
-    multicast: Array | None, group: int,
-) -> None:  # fmt: skip
-    """Issue the load of one box for each active lane."""
+    warp: Warp,
+    mask: Mask | None,
+    source: tuple[Array, tuple[Array, ...]],
+    places_of: Callable[[int], list[tuple[Cta, int, int]]],
+) -> None:
+    """Issue the load of one box for each active lane, to the places that it names."""
     cluster, site = warp.cta.cluster, warp.cta.cluster.site(warp)
-    for lane in warp.lanes(mask):
+    for lane in warp.lanes(mask).tolist():
         tensor = _tensor_map(cluster, int(source[0][lane]))
         coordinates = tuple(int(c[lane]) for c in source[1])
-        places = _destinations(
-            cluster, int(target[lane]), int(barrier[lane]),
-            None if multicast is None else int(multicast[lane]), group,
-        )  # fmt: skip
+        places = places_of(lane)
 
-        def copy(tensor: TensorMap = tensor, coordinates: tuple[int, ...] = coordinates,
-                 places: list[tuple[Cta, int, int]] = places) -> None:  # fmt: skip
-            region = _global_bytes(cluster, tensor, coordinates, "bulk tensor load")
-            box = tensor_map.load_box(tensor, coordinates, region.bytes, region.base)
+        def copy(
+            tensor: TensorMap = tensor,
+            coordinates: Coordinates = coordinates,
+            places: list[tuple[Cta, int, int]] = places,
+        ) -> None:
+            box = _load_box(cluster, tensor, coordinates)
             for cta, offset, mbarrier in places:
-                cta.shared.write_chunks(tensor_map.shared_chunks(box.size, tensor.swizzle, offset), box)
+                chunks = tensor_map.shared_chunks(box.size, tensor.swizzle, offset)
+                cta.shared.write_chunks(chunks, box)
                 cluster.mbarrier(mbarrier).complete_tx(tensor.box_bytes)
             cluster.counts["tma_load_bytes"] += tensor.box_bytes
 
-        engine = ("bulk load", warp.cta.rank, warp.rank, cluster.counts["tma_loads"])
+        engine = _engine(warp, f"bulk load {cluster.counts['tma_loads']}")
         cluster.counts["tma_loads"] += 1
-        cluster.asynchronous.submit(engine, copy, site)
+        cluster.asynchronous.submit(engine, copy, replace(site, lanes=(lane,)))
 
 
 def _destinations(
@@ -177,57 +267,92 @@ def _destinations(
     for rank in range(len(cluster.ctas)):
         if multicast >> rank & 1:
             signalled = rank if group == 1 else rank & ~1 | barrier >> RANK_SHIFT & 1
-            places.append((cluster.ctas[rank], target & OFFSET_MASK, signalled << RANK_SHIFT | barrier & OFFSET_MASK))
+            address = signalled << RANK_SHIFT | barrier & OFFSET_MASK
+            places.append((cluster.ctas[rank], target & OFFSET_MASK, address))
     return places
 
 
 def _declare_load(dimensions: int, multicast: bool, hint: bool, group: int) -> None:
-    """Enter the forms of one load: NVVM writes the cache hint before the CTA group, PTX after it."""
+    """Enter the forms of one load: NVVM has the cache hint before the CTA group, PTX after it."""
     coordinates = f"[b64 s32*{dimensions}]"
     signature = f"[b32] {coordinates} [b32]{' b16' if multicast else ''}{' b64' if hint else ''}"
-    parts = [".multicast::cluster" if multicast else "", ".L2::cache_hint" if hint else "",
-             f".cta_group::{group}" if group else ""]  # fmt: skip
+    parts = [
+        ".multicast::cluster" if multicast else "",
+        ".L2::cache_hint" if hint else "",
+        f".cta_group::{group}" if group else "",
+    ]
     suffixes = {"".join(parts), parts[0] + parts[2] + parts[1]}
 
-    def load(warp: Warp, mask: Mask | None, target: Array, source: Any, barrier: Array, *rest: Array) -> None:
+    def load(
+        warp: Warp,
+        mask: Mask | None,
+        target: Array,
+        source: Any,
+        barrier: Array,
+        *rest: Array,
+        s: str,
+    ) -> None:
         """Copy a box of a tensor into shared memory and signal its bytes to an mbarrier."""
-        _load(warp, mask, target, source, barrier, rest[0] if multicast else None, group or 1)
+
+        def places(lane: int) -> list[tuple[Cta, int, int]]:
+            address, chosen = int(target[lane]), int(rest[0][lane]) if multicast else None
+            if s == "shared::cta":
+                _own(warp.cta, address)
+            return _destinations(warp.cta.cluster, address, int(barrier[lane]), chosen, group or 1)
+
+        _load(warp, mask, source, places)
 
     instruction(
-        f"cp.async.bulk.tensor.{dimensions}d.<s>.global<m>.mbarrier::complete_tx::bytes<x>", signature,
-        s=("shared::cta", "shared::cluster"), m=("", ".tile"), x=tuple(sorted(suffixes)),
-        section="9.7.9.25.5.2 cp.async.bulk.tensor", kind=Kind.EFFECT,
-    )(load)  # fmt: skip
+        f"cp.async.bulk.tensor.{dimensions}d.<s>.global<m>.mbarrier::complete_tx::bytes<x>",
+        signature,
+        s=("shared::cta", "shared::cluster"),
+        m=("", ".tile"),
+        x=tuple(sorted(suffixes)),
+        section="9.7.9.25.5.2 cp.async.bulk.tensor",
+        kind=Kind.EFFECT,
+    )(load)
 
 
 for _choice in itertools.product(range(1, 6), (False, True), (False, True), (0, 1, 2)):
     _declare_load(*_choice)
 
 
-# 4. Stores
+# 5. Stores
 
-def _store(warp: Warp, mask: Mask | None, target: tuple[Array, tuple[Array, ...]], source: Array) -> None:
+
+def _declare_store(dimensions: int) -> None:
+    @instruction(
+        f"cp.async.bulk.tensor.{dimensions}d.global.shared::cta<m>.bulk_group",
+        f"[b64 s32*{dimensions}] [b32]",
+        m=("", ".tile"),
+        section="9.7.9.25.5.2 cp.async.bulk.tensor",
+        kind=Kind.EFFECT,
+    )
+    def store(warp: Warp, mask: Mask | None, target: Any, source: Array) -> None:
+        """Copy a box from shared memory into a tensor; what leaves the tensor is dropped."""
+        for lane in warp.lanes(mask).tolist():
+            _store(
+                warp,
+                lane,
+                int(target[0][lane]),
+                tuple(int(c[lane]) for c in target[1]),
+                int(source[lane]),
+            )
+
+
+def _store(warp: Warp, lane: int, address: int, coordinates: Coordinates, source: int) -> None:
+    """Issue one store of a box."""
     cluster, cta = warp.cta.cluster, warp.cta
-    for lane in warp.lanes(mask):
-        tensor = _tensor_map(cluster, int(target[0][lane]))
-        coordinates = tuple(int(c[lane]) for c in target[1])
-        offset = int(source[lane]) & OFFSET_MASK
+    tensor, offset = _tensor_map(cluster, address), _own(cta, source)
 
-        def copy(tensor: TensorMap = tensor, coordinates: tuple[int, ...] = coordinates,
-                 offset: int = offset) -> None:  # fmt: skip
-            region = _global_bytes(cluster, tensor, coordinates, "bulk tensor store")
-            box = cta.shared.read_chunks(tensor_map.shared_chunks(tensor.box_bytes, tensor.swizzle, offset))
-            tensor_map.store_box(tensor, coordinates, box, memory=region.bytes, memory_address=region.base)
-            region.mark_written()
-            cluster.counts["tma_store_bytes"] += tensor.box_bytes
+    def copy() -> None:
+        chunks = tensor_map.shared_chunks(tensor.box_bytes, tensor.swizzle, offset)
+        _store_box(cluster, tensor, coordinates, cta.shared.read_chunks(chunks))
+        cluster.counts["tma_store_bytes"] += tensor.box_bytes
 
-        cluster.asynchronous.submit(_engine(warp, "bulk store"), copy, cluster.site(warp))
+    site = replace(cluster.site(warp), lanes=(lane,))
+    cluster.asynchronous.submit(_engine(warp, _BULK_STORE), copy, site)
 
 
 for _dimensions in range(1, 6):
-
-    @instruction(f"cp.async.bulk.tensor.{_dimensions}d.global.shared::cta<m>.bulk_group", f"[b64 s32*{_dimensions}] [b32]",
-                 m=("", ".tile"), section="9.7.9.25.5.2 cp.async.bulk.tensor", kind=Kind.EFFECT)  # fmt: skip
-    def bulk_tensor_store(warp: Warp, mask: Mask | None, target: Any, source: Array) -> None:
-        """Copy a box from shared memory into a tensor; what leaves the tensor is dropped."""
-        _store(warp, mask, target, source)
+    _declare_store(_dimensions)

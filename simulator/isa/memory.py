@@ -2,33 +2,48 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 
-from simulator.errors import Location, Trap
+from simulator.errors import Location, Trap, Unsupported
 from simulator.isa.table import Kind, instruction
 from simulator.isa.types import BITS, DTYPES
-from simulator.machine.memory_map import OFFSET_MASK, PARAM_WINDOW, RANK_SHIFT, SHARED_WINDOW
+from simulator.machine.memory_map import (
+    OFFSET_MASK,
+    PARAM_WINDOW,
+    PARAM_WINDOW_BYTES,
+    RANK_SHIFT,
+    SHARED_WINDOW,
+    SHARED_WINDOW_BYTES,
+)
+from simulator.machine.shared_memory import SharedMemory
 from simulator.machine.warp import LANES, Mask, Warp, uniform
 
 Array = Any
 
-TYPES = ("b8", "u8", "s8", "b16", "u16", "s16", "b32", "u32", "s32", "f32", "b64", "u64", "s64", "f64")
+TYPES = (
+    "b8", "u8", "s8", "b16", "u16", "s16", "b32", "u32", "s32", "f32", "b64", "u64", "s64", "f64",
+)  # fmt: skip
 _VECTORS = {"": "<t>", ".v2": "(<t>*2)", ".v4": "(<t>*4)", ".v8": "(<t>*8)"}
 _SHARED = ("shared", "shared::cta", "shared::cluster")
-_LOAD_CACHE = ("", ".ca", ".cg", ".cs", ".lu", ".cv", ".nc", ".L1::no_allocate", ".L1::evict_last",
-               ".nc.L1::no_allocate")  # fmt: skip
-_STORE_CACHE = ("", ".wb", ".cg", ".cs", ".wt", ".L1::no_allocate", ".L1::evict_last")
 _SCOPES = ("cta", "cluster", "gpu", "sys")
-_LOAD_ORDER = (".weak", ".volatile", *(f".{o}.{s}" for o in ("relaxed", "acquire") for s in _SCOPES))
-_STORE_ORDER = (".weak", ".volatile", *(f".{o}.{s}" for o in ("relaxed", "release") for s in _SCOPES))
+_WEAK = (".weak", ".volatile")
+_LOAD_ORDER = (*_WEAK, *(f".{o}.{s}" for o in ("relaxed", "acquire") for s in _SCOPES))
+_STORE_ORDER = (*_WEAK, *(f".{o}.{s}" for o in ("relaxed", "release") for s in _SCOPES))
+_LOAD_CACHE = (
+    "", ".ca", ".cg", ".cs", ".lu", ".cv", ".nc", ".L1::no_allocate", ".L1::evict_last",
+    ".nc.L1::no_allocate",
+)  # fmt: skip
+_STORE_CACHE = ("", ".wb", ".cg", ".cs", ".wt", ".L1::no_allocate", ".L1::evict_last")
 
 
 # 1. Loads
 
+
 def _spread(values: Array, mask: Mask | None, kind: str) -> Array:
-    """Values [count, active lanes] as [count, 32] in the dtype of ``kind``; one row alone if single."""
+    """Values [count, active lanes] as [count, 32] in the dtype of ``kind``; one row if single."""
     if mask is not None:
         wide = np.zeros((len(values), LANES), values.dtype)
         wide[:, mask] = values
@@ -48,30 +63,24 @@ def load_param(warp: Warp, mask: Mask | None, address: Array, *, t: str, v: str)
 def load_global(warp: Warp, mask: Mask | None, address: Array, *, t: str, v: str) -> Array:
     """Global memory, straight from the tensors."""
     active = address if mask is None else address[mask]
-    return _spread(warp.cta.cluster.memory.load(active, BITS[t] // 8, _count(v)), mask, t)
+    return _spread(warp.cta.cluster.memory.load(active, BITS[t] // 8, _count(v), mask), mask, t)
 
 
-def load_shared(warp: Warp, mask: Mask | None, address: Array, *, t: str, v: str, space: str) -> Array:
+def load_shared(
+    warp: Warp, mask: Mask | None, address: Array, *, t: str, v: str, space: str
+) -> Array:
     """Shared memory of this CTA or, with ``.shared::cluster``, of any CTA of the cluster."""
     active = address if mask is None else address[mask]
     count, item = _count(v), BITS[t] // 8
-    ranks = active >> RANK_SHIFT
-    if uniform(ranks):
-        _require_own(warp, int(ranks[0]), space)
-        values = warp.cta.cluster.cta(int(active[0])).shared.load(active & OFFSET_MASK, item, count)
-    else:
-        values = np.empty((count, len(active)), f"u{item}")
-        for rank in np.unique(ranks):
-            _require_own(warp, int(rank), space)
-            chosen = ranks == rank
-            shared = warp.cta.cluster.cta(int(rank) << RANK_SHIFT).shared
-            values[:, chosen] = shared.load(active[chosen] & OFFSET_MASK, item, count)
+    values = np.empty((count, len(active)), f"u{item}")
+    for shared, some, lanes in _owners(warp, mask, active, space):
+        values[:, some] = shared.load(active[some] & OFFSET_MASK, item, count, lanes)
     return _spread(values, mask, t)
 
 
 def load_generic(warp: Warp, mask: Mask | None, address: Array, *, t: str, v: str) -> Array:
     """A generic address: the window it lies in decides; all lanes must agree."""
-    window = _window(address, mask)
+    window = _window(warp, mask, address)
     if window == PARAM_WINDOW:
         return load_param(warp, mask, address, t=t, v=v)
     if window == SHARED_WINDOW:
@@ -82,27 +91,25 @@ def load_generic(warp: Warp, mask: Mask | None, address: Array, *, t: str, v: st
 
 # 2. Stores
 
+
 def store_global(warp: Warp, mask: Mask | None, address: Array, value: Array, *, t: str) -> None:
     """Global memory, straight into the tensors."""
     active, values = _active(mask, address, value)
-    warp.cta.cluster.memory.store(active, BITS[t] // 8, values)
+    warp.cta.cluster.memory.store(active, BITS[t] // 8, values, mask)
 
 
-def store_shared(warp: Warp, mask: Mask | None, address: Array, value: Array, *, t: str, space: str) -> None:
+def store_shared(
+    warp: Warp, mask: Mask | None, address: Array, value: Array, *, t: str, space: str
+) -> None:
     """Shared memory of this CTA or, with ``.shared::cluster``, of any CTA of the cluster."""
     active, values = _active(mask, address, value)
-    item = BITS[t] // 8
-    ranks = active >> RANK_SHIFT
-    for rank in (ranks[:1] if uniform(ranks) else np.unique(ranks)):
-        _require_own(warp, int(rank), space)
-        chosen = ranks == rank
-        shared = warp.cta.cluster.cta(int(rank) << RANK_SHIFT).shared
-        shared.store(active[chosen] & OFFSET_MASK, item, values[:, chosen])
+    for shared, some, lanes in _owners(warp, mask, active, space):
+        shared.store(active[some] & OFFSET_MASK, BITS[t] // 8, values[:, some], lanes)
 
 
 def store_generic(warp: Warp, mask: Mask | None, address: Array, value: Array, *, t: str) -> None:
     """A generic address: the window it lies in decides; all lanes must agree."""
-    window = _window(address, mask)
+    window = _window(warp, mask, address)
     if window == PARAM_WINDOW:
         raise Trap("a store into the kernel's parameters")
     if window == SHARED_WINDOW:
@@ -122,67 +129,94 @@ def _count(vector: str) -> int:
     return int(vector[2:]) if vector else 1
 
 
+def _owners(
+    warp: Warp, mask: Mask | None, active: Array, space: str
+) -> list[tuple[SharedMemory, Any, Mask | None]]:
+    """For each CTA that is addressed its memory, which of the addresses are its, and their lanes.
+
+    Raises ``Trap`` if a space other than ``shared::cluster`` leaves the CTA.
+    """
+    ranks = active >> RANK_SHIFT
+    ctas = warp.cta.cluster.cta
+    if uniform(ranks):
+        if space != "shared::cluster":
+            _require_own(warp, int(ranks[0]), space)
+        return [(ctas(int(active[0])).shared, slice(None), mask)]
+    found: list[tuple[SharedMemory, Any, Mask | None]] = []
+    for rank in np.unique(ranks).tolist():
+        if space != "shared::cluster":
+            _require_own(warp, rank, space)
+        lanes = np.zeros(LANES, bool)
+        lanes[warp.lanes(mask)[ranks == rank]] = True
+        found.append((ctas(rank << RANK_SHIFT).shared, ranks == rank, lanes))
+    return found
+
+
 def _require_own(warp: Warp, rank: int, space: str) -> None:
-    if rank != warp.cta.rank and space != "shared::cluster":
+    if rank != warp.cta.rank:
         raise Trap(f".{space} with an address of CTA rank {rank} in rank {warp.cta.rank}")
 
 
-def _window(address: Array, mask: Mask | None) -> int:
+def _window(warp: Warp, mask: Mask | None, address: Array) -> int:
+    """The window that holds the addresses, 0 for global memory."""
     active = address if mask is None else address[mask]
-    windows = np.where(active >= PARAM_WINDOW, PARAM_WINDOW,
-                       np.where(active >= SHARED_WINDOW, SHARED_WINDOW, 0))  # fmt: skip
-    if (windows != windows[0]).any():
-        raise Trap("one generic access to several state spaces",
-                   Location(lanes=tuple(int(x) for x in warp_lanes(windows))))  # fmt: skip
+    windows = np.zeros(len(active), np.uint64)
+    for start, size in ((SHARED_WINDOW, SHARED_WINDOW_BYTES), (PARAM_WINDOW, PARAM_WINDOW_BYTES)):
+        windows[active - np.uint64(start) < size] = start
+    if not uniform(windows):
+        lanes = warp.lanes(mask)[windows != windows[0]]
+        raise Unsupported(
+            "one generic access to several state spaces", Location(lanes=tuple(lanes.tolist()))
+        )
     return int(windows[0])
-
-
-def warp_lanes(windows: Array) -> Array:
-    """The positions whose window differs from the first."""
-    return np.flatnonzero(windows != windows[0])
 
 
 # 3. Declarations
 
-_LD, _ST = "9.7.9.8 ld", "9.7.9.12 st"
+_load = functools.partial(instruction, section="9.7.9.8 ld", kind=Kind.EFFECT, t=TYPES)
+_store = functools.partial(instruction, section="9.7.9.12 st", kind=Kind.EFFECT, t=TYPES)
 
 for _v, _shape in _VECTORS.items():
-    _load: dict[str, Any] = {"section": _LD, "kind": Kind.EFFECT, "t": TYPES, "v": (_v,)}
-    _store: dict[str, Any] = {"section": _ST, "kind": Kind.EFFECT, "t": TYPES}
-    instruction("ld.param<v>.<t>", f"{_shape} = [b64]", **_load)(load_param)
-    for _cache in _LOAD_CACHE:
-        instruction(f"ld.global{_cache}<v>.<t>", f"{_shape} = [b64]", **_load)(load_global)
-        instruction(f"ld{_cache}<v>.<t>", f"{_shape} = [b64]", **_load)(load_generic)
-    for _order in _LOAD_ORDER:
-        instruction(f"ld{_order}.global<v>.<t>", f"{_shape} = [b64]", **_load)(load_global)
-        instruction(f"ld{_order}<v>.<t>", f"{_shape} = [b64]", **_load)(load_generic)
-        instruction(f"ld{_order}.<space><v>.<t>", f"{_shape} = [b32]", space=_SHARED, **_load)(load_shared)
-    instruction("ld.<space><v>.<t>", f"{_shape} = [b32]", space=_SHARED, **_load)(load_shared)
-    for _cache in _STORE_CACHE:
-        instruction(f"st.global{_cache}{_v}.<t>", f"[b64] {_shape}", **_store)(store_global)
-        instruction(f"st{_cache}{_v}.<t>", f"[b64] {_shape}", **_store)(store_generic)
-    for _order in _STORE_ORDER:
-        instruction(f"st{_order}.global{_v}.<t>", f"[b64] {_shape}", **_store)(store_global)
-        instruction(f"st{_order}{_v}.<t>", f"[b64] {_shape}", **_store)(store_generic)
-        instruction(f"st{_order}.<space>{_v}.<t>", f"[b32] {_shape}", space=_SHARED, **_store)(store_shared)
-    instruction(f"st.<space>{_v}.<t>", f"[b32] {_shape}", space=_SHARED, **_store)(store_shared)
+    _read, _write = f"{_shape} = [b64]", f"[b64] {_shape}"
+    _load("ld.param<v>.<t>", _read, v=(_v,))(load_param)
+    for _cache in _LOAD_CACHE[1:]:
+        _load(f"ld.global{_cache}<v>.<t>", _read, v=(_v,))(load_global)
+        _load(f"ld{_cache}<v>.<t>", _read, v=(_v,))(load_generic)
+    for _order in ("", *_LOAD_ORDER):
+        _load(f"ld{_order}.global<v>.<t>", _read, v=(_v,))(load_global)
+        _load(f"ld{_order}<v>.<t>", _read, v=(_v,))(load_generic)
+        _load(f"ld{_order}.<space><v>.<t>", f"{_shape} = [b32]", v=(_v,), space=_SHARED)(
+            load_shared
+        )
+    for _cache in _STORE_CACHE[1:]:
+        _store(f"st.global{_cache}{_v}.<t>", _write)(store_global)
+        _store(f"st{_cache}{_v}.<t>", _write)(store_generic)
+    for _order in ("", *_STORE_ORDER):
+        _store(f"st{_order}.global{_v}.<t>", _write)(store_global)
+        _store(f"st{_order}{_v}.<t>", _write)(store_generic)
+        _store(f"st{_order}.<space>{_v}.<t>", f"[b32] {_shape}", space=_SHARED)(store_shared)
 
 
 # 4. Addresses
 
-@instruction("cvta.<s>.u64", "u64 = u64", s=("param", "global", "to.param", "to.global"), section="9.7.9.20 cvta")
+
+_cvta = functools.partial(instruction, section="9.7.9.20 cvta")
+_prefetch = functools.partial(instruction, section="9.7.9.17 prefetch", kind=Kind.EFFECT)
+
+
+@_cvta("cvta.<s>.u64", "u64 = u64", s=("param", "global", "to.param", "to.global"))
 def cvta_same(address: Array) -> Array:
     """Parameter and global addresses are generic as they stand."""
     return address
 
 
-@instruction("cvta.<s>.u64", "u64 = u64", s=_SHARED, section="9.7.9.20 cvta")
+@_cvta("cvta.<s>.u64", "u64 = u64", s=_SHARED)
 def cvta_from_shared(address: Array) -> Array:
     """A shared address as a generic one."""
     return address + np.uint64(SHARED_WINDOW)
 
 
-@instruction("cvta.to.<s>.u64", "u64 = u64", s=_SHARED, section="9.7.9.20 cvta")
+@_cvta("cvta.to.<s>.u64", "u64 = u64", s=_SHARED)
 def cvta_to_shared(address: Array) -> Array:
     """A generic address as a shared one."""
     return address - np.uint64(SHARED_WINDOW)
@@ -200,8 +234,8 @@ def getctarank(address: Array) -> Array:
     return address >> np.uint32(RANK_SHIFT)
 
 
-@instruction("prefetch.tensormap", "[b64]", section="9.7.9.17 prefetch", kind=Kind.EFFECT)
-@instruction("prefetch.<s>.tensormap", "[b64]", s=("param", "const"), section="9.7.9.17 prefetch", kind=Kind.EFFECT)
-@instruction("prefetch<s>.<c>", "[b64]", s=("", ".global"), c=("L1", "L2"), section="9.7.9.17 prefetch", kind=Kind.EFFECT)
+@_prefetch("prefetch.tensormap", "[b64]")
+@_prefetch("prefetch.<s>.tensormap", "[b64]", s=("param", "const"))
+@_prefetch("prefetch<s>.<c>", "[b64]", s=("", ".global"), c=("L1", "L2"))
 def prefetch(warp: Warp, mask: Mask | None, address: Array) -> None:
     """A hint: nothing to see."""

@@ -2,86 +2,121 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 
-from simulator.errors import Trap
+from simulator.errors import Location, OutOfBounds, ProtocolError, Trap, Unsupported
 from simulator.isa.table import BLOCKED, Kind, instruction
 from simulator.machine.barriers import Mbarrier
-from simulator.machine.memory_map import OFFSET_MASK
+from simulator.machine.memory_map import OFFSET_MASK, RANK_SHIFT
 from simulator.machine.warp import LANES, Mask, Warp, uniform
 
 Array = Any
 _CTA = ("shared", "shared::cta")
 _ANY = (*_CTA, "shared::cluster")
 _ORDER = ("", ".release.cta", ".release.cluster", ".relaxed.cta", ".relaxed.cluster")
-_NO_TRANSACTION = "9.7.13.15 mbarrier"
+_ACQUIRE = ("", ".acquire.cta", ".acquire.cluster", ".relaxed.cta", ".relaxed.cluster")
+_CLUSTER_ARRIVE = ("", ".release", ".relaxed")
+_MBARRIER_BYTES = 8
 
 
-def barriers(warp: Warp, mask: Mask | None, address: Array) -> list[tuple[Mbarrier, Array]]:
-    """The mbarrier objects that the active lanes address, each with its lanes."""
-    active = address if mask is None else address[mask]
+# 1. mbarrier
+
+
+def barriers(
+    warp: Warp, mask: Mask | None, address: Array, space: str
+) -> list[tuple[Mbarrier, Array]]:
+    """The mbarrier objects that the active lanes address, each with its lanes.
+
+    Raises ``Trap`` where none was initialised, and outside ``shared::cluster`` for another CTA's.
+    """
     lanes = warp.lanes(mask)
+    active = address[lanes]
     cluster = warp.cta.cluster
+    if space != "shared::cluster" and (active >> RANK_SHIFT != warp.cta.rank).any():
+        elsewhere = lanes[active >> RANK_SHIFT != warp.cta.rank]
+        name = cluster.shared_name(int(address[elsewhere[0]]))
+        raise Trap(
+            f".{space} where the mbarrier is {name}", Location(lanes=tuple(elsewhere.tolist()))
+        )
     if uniform(active):
         return [(cluster.mbarrier(int(active[0])), lanes)]
     return [(cluster.mbarrier(int(a)), lanes[active == a]) for a in np.unique(active)]
 
 
-# 1. mbarrier
+_init = functools.partial(instruction, section="9.7.13.15.9 mbarrier.init", kind=Kind.EFFECT)
+_inval = functools.partial(instruction, section="9.7.13.15.10 mbarrier.inval", kind=Kind.EFFECT)
+_expect = functools.partial(
+    instruction, section="9.7.13.15.11 mbarrier.expect_tx", kind=Kind.EFFECT
+)
+_arrive = functools.partial(instruction, section="9.7.13.15.13 mbarrier.arrive", kind=Kind.EFFECT)
+_wait = functools.partial(instruction, section="9.7.13.15.16 mbarrier.try_wait", kind=Kind.WAIT)
 
-@instruction("mbarrier.init.<s>.b64", "[b32] u32", s=_CTA, section="9.7.13.15.9 mbarrier.init", kind=Kind.EFFECT)
-def mbarrier_init(warp: Warp, mask: Mask | None, address: Array, count: Array) -> None:
+
+@_init("mbarrier.init.<s>.b64", "[b32] u32", s=_CTA)
+def mbarrier_init(warp: Warp, mask: Mask | None, address: Array, count: Array, *, s: str) -> None:
     """Make an mbarrier object that awaits ``count`` arrivals a phase."""
-    cluster = warp.cta.cluster
-    for lane in warp.lanes(mask):
-        where = int(address[lane])
-        if where % 8:
-            raise Trap(f"mbarrier at {cluster.shared_name(where)} is not aligned to 8 bytes")
-        cluster.cta(where).mbarriers[where & OFFSET_MASK] = Mbarrier(
-            cluster.shared_name(where), int(count[lane]), cluster.note_event
-        )
+    lanes = warp.lanes(mask)
+    for where, expected in dict.fromkeys(
+        zip(address[lanes].tolist(), count[lanes].tolist(), strict=True)
+    ):
+        _init_one(warp, where, expected, s)
 
 
-@instruction("mbarrier.inval.<s>.b64", "[b32]", s=_CTA, section="9.7.13.15.10 mbarrier.inval", kind=Kind.EFFECT)
-def mbarrier_inval(warp: Warp, mask: Mask | None, address: Array) -> None:
+def _init_one(warp: Warp, where: int, expected: int, space: str) -> None:
+    cta, name = warp.cta, warp.cta.cluster.shared_name(where)
+    offset = where & OFFSET_MASK
+    if where >> RANK_SHIFT != cta.rank:
+        raise Trap(f"mbarrier.init.{space} of {name} by CTA rank {cta.rank}")
+    if offset % _MBARRIER_BYTES:
+        raise Trap(f"mbarrier at {name}: not a multiple of {_MBARRIER_BYTES} bytes")
+    if offset + _MBARRIER_BYTES > cta.shared.size:
+        raise OutOfBounds(f"mbarrier at {name}: beyond the end of shared memory")
+    if offset in cta.mbarriers:
+        raise ProtocolError(f"mbarrier.init of a live object: {cta.mbarriers[offset].describe()}")
+    cta.mbarriers[offset] = Mbarrier(name, expected, cta.cluster.note_event)
+
+
+@_inval("mbarrier.inval.<s>.b64", "[b32]", s=_CTA)
+def mbarrier_inval(warp: Warp, mask: Mask | None, address: Array, *, s: str) -> None:
     """The object is gone; its memory may be used for anything."""
-    for barrier, _ in barriers(warp, mask, address):
-        where = next(a for a, b in warp.cta.mbarriers.items() if b is barrier)
-        del warp.cta.mbarriers[where]
+    for _, lanes in barriers(warp, mask, address, s):
+        del warp.cta.mbarriers[int(address[lanes[0]]) & OFFSET_MASK]
 
 
-@instruction("mbarrier.arrive<o>.<s>.b64", "b64 = [b32]", o=_ORDER, s=_ANY, section="9.7.13.15.13 mbarrier.arrive", kind=Kind.EFFECT)
-def mbarrier_arrive(warp: Warp, mask: Mask | None, address: Array) -> Array:
+@_arrive("mbarrier.arrive<o>.<s>.b64", "b64 = [b32]", o=_ORDER, s=_ANY)
+def mbarrier_arrive(warp: Warp, mask: Mask | None, address: Array, *, s: str) -> Array:
     """One arrival for each active lane; the result is the phase that was arrived at."""
-    return _arrive(warp, mask, address, np.ones(LANES, np.uint32))
+    return mbarrier_arrive_count(warp, mask, address, np.ones(LANES, np.uint32), s=s)
 
 
-@instruction("mbarrier.arrive<o>.<s>.b64", "b64 = [b32] u32", o=_ORDER, s=_ANY, section="9.7.13.15.13 mbarrier.arrive", kind=Kind.EFFECT)
-def mbarrier_arrive_count(warp: Warp, mask: Mask | None, address: Array, count: Array) -> Array:
+@_arrive("mbarrier.arrive<o>.<s>.b64", "b64 = [b32] u32", o=_ORDER, s=_ANY)
+def mbarrier_arrive_count(
+    warp: Warp, mask: Mask | None, address: Array, count: Array, *, s: str
+) -> Array:
     """``count`` arrivals for each active lane."""
-    return _arrive(warp, mask, address, count)
-
-
-def _arrive(warp: Warp, mask: Mask | None, address: Array, count: Array) -> Array:
     state = np.zeros(LANES, np.uint64)
-    for barrier, lanes in barriers(warp, mask, address):
+    for barrier, lanes in barriers(warp, mask, address, s):
         state[lanes] = barrier.phase
         total = int(count[lanes].sum())
         if total <= barrier.pending:
             barrier.arrive(total)
         else:  # a phase may end between the arrivals of two lanes
             for lane in lanes:
+                state[lane] = barrier.phase
                 barrier.arrive(int(count[lane]))
     return state
 
 
-@instruction("mbarrier.arrive.expect_tx<o>.<s>.b64", "b64 = [b32] u32", o=_ORDER, s=_ANY, section="9.7.13.15.13 mbarrier.arrive", kind=Kind.EFFECT)
-def mbarrier_arrive_expect_tx(warp: Warp, mask: Mask | None, address: Array, byte_count: Array) -> Array:
+@_arrive("mbarrier.arrive.expect_tx<o>.<s>.b64", "b64 = [b32] u32", o=_ORDER, s=_ANY)
+def mbarrier_arrive_expect_tx(
+    warp: Warp, mask: Mask | None, address: Array, byte_count: Array, *, s: str
+) -> Array:
     """Expect bytes, then arrive once, for each active lane."""
     state = np.zeros(LANES, np.uint64)
-    for barrier, lanes in barriers(warp, mask, address):
+    for barrier, lanes in barriers(warp, mask, address, s):
         for lane in lanes:
             state[lane] = barrier.phase
             barrier.expect_tx(int(byte_count[lane]))
@@ -89,92 +124,115 @@ def mbarrier_arrive_expect_tx(warp: Warp, mask: Mask | None, address: Array, byt
     return state
 
 
-@instruction("mbarrier.expect_tx.relaxed.<c>.<s>.b64", "[b32] u32", c=("cta", "cluster"), s=_ANY, section="9.7.13.15.11 mbarrier.expect_tx", kind=Kind.EFFECT)
-@instruction("mbarrier.expect_tx.<s>.b64", "[b32] u32", s=_ANY, section="9.7.13.15.11 mbarrier.expect_tx", kind=Kind.EFFECT)
-def mbarrier_expect_tx(warp: Warp, mask: Mask | None, address: Array, byte_count: Array) -> None:
+@_expect("mbarrier.expect_tx.relaxed.<c>.<s>.b64", "[b32] u32", c=("cta", "cluster"), s=_ANY)
+@_expect("mbarrier.expect_tx.<s>.b64", "[b32] u32", s=_ANY)
+def mbarrier_expect_tx(
+    warp: Warp, mask: Mask | None, address: Array, byte_count: Array, *, s: str
+) -> None:
     """Expect bytes without arriving."""
-    for barrier, lanes in barriers(warp, mask, address):
+    for barrier, lanes in barriers(warp, mask, address, s):
         barrier.expect_tx(int(byte_count[lanes].sum()))
 
 
-_ACQUIRE = ("", ".acquire.cta", ".acquire.cluster", ".relaxed.cta", ".relaxed.cluster")
-
-
-@instruction("mbarrier.try_wait.parity<o>.<s>.b64", "pred = [b32] u32", o=_ACQUIRE, s=_CTA, section="9.7.13.15.16 mbarrier.try_wait", kind=Kind.WAIT)
-def mbarrier_try_wait(warp: Warp, mask: Mask | None, address: Array, parity: Array) -> Any:
+@_wait("mbarrier.test_wait.parity<o>.<s>.b64", "pred = [b32] u32", o=_ACQUIRE, s=_CTA)
+@_wait("mbarrier.try_wait.parity<o>.<s>.b64", "pred = [b32] u32", o=_ACQUIRE, s=_CTA)
+def mbarrier_wait(warp: Warp, mask: Mask | None, address: Array, parity: Array, *, s: str) -> Any:
     """Whether the phase of a parity has ended. Waits one turn, then answers no: it is allowed to.
 
     Some kernels ask once without a loop, so it must not wait for good.
     """
     passed = np.zeros(LANES, bool)
-    for barrier, lanes in barriers(warp, mask, address):
-        values = parity[lanes]
-        for value in values[:1] if uniform(values) else np.unique(values):
-            passed[lanes[values == value]] = barrier.passed(int(value))
-        warp.waiting = (barrier, f"parity {int(values[0])}")
-    if passed[warp.lanes(mask)].all():
-        warp.waiting, warp.attempted, warp.polling = None, False, False
-        return passed
-    if not warp.attempted:
-        warp.attempted = True
-        return BLOCKED
-    warp.attempted, warp.polling = False, True
-    return passed
-
-
-@instruction("mbarrier.try_wait.parity<o>.<s>.b64", "pred = [b32] u32 u32", o=_ACQUIRE, s=_CTA, section="9.7.13.15.16 mbarrier.try_wait", kind=Kind.WAIT)
-def mbarrier_try_wait_hint(warp: Warp, mask: Mask | None, address: Array, parity: Array, nanoseconds: Array) -> Any:
-    """As above; the time to wait is a hint."""
-    return mbarrier_try_wait(warp, mask, address, parity)
-
-
-@instruction("mbarrier.test_wait.parity<o>.<s>.b64", "pred = [b32] u32", o=_ACQUIRE, s=_CTA, section="9.7.13.15.16 mbarrier.test_wait", kind=Kind.EFFECT)
-def mbarrier_test_wait(warp: Warp, mask: Mask | None, address: Array, parity: Array) -> Array:
-    """Whether the phase of a parity has ended, at once."""
-    passed = np.zeros(LANES, bool)
-    for barrier, lanes in barriers(warp, mask, address):
+    missing = None
+    for barrier, lanes in barriers(warp, mask, address, s):
         passed[lanes] = [barrier.passed(int(p)) for p in parity[lanes]]
-    warp.polling = not passed[warp.lanes(mask)].all()
+        if missing is None and not passed[lanes].all():
+            first = int(parity[lanes[~passed[lanes]][0]])
+            missing = (barrier, f"the end of the phase of parity {first & 1}")
+    if missing is None:
+        warp.go_on()
+        return passed
+    warp.block_on(*missing)
+    warp.attempted = not warp.attempted
+    if warp.attempted:
+        return BLOCKED
+    warp.poll_failed()
     return passed
+
+
+@_wait("mbarrier.try_wait.parity<o>.<s>.b64", "pred = [b32] u32 u32", o=_ACQUIRE, s=_CTA)
+def mbarrier_try_wait_hint(
+    warp: Warp, mask: Mask | None, address: Array, parity: Array, nanoseconds: Array, *, s: str
+) -> Any:
+    """As above; the time to wait is a hint."""
+    return mbarrier_wait(warp, mask, address, parity, s=s)
 
 
 # 2. Barriers of the CTA and the cluster
 
-@instruction("<op>", "u32", op=("bar.sync", "barrier.sync", "barrier.sync.aligned", "bar.cta.sync", "barrier.cta.sync.aligned"), section="9.7.13.1 bar", kind=Kind.WAIT)
+_SYNC = ("barrier.sync", "barrier.cta.sync")
+_SYNC_ALIGNED = ("bar.sync", "bar.cta.sync", "barrier.sync.aligned", "barrier.cta.sync.aligned")
+_ARRIVE = tuple(name.replace("sync", "arrive") for name in _SYNC)
+_ARRIVE_ALIGNED = tuple(name.replace("sync", "arrive") for name in _SYNC_ALIGNED)
+_bar = functools.partial(instruction, section="9.7.13.1 bar, barrier")
+
+
+@_bar("<op>", "u32", op=_SYNC_ALIGNED, kind=Kind.WAIT, converged=True)
+@_bar("<op>", "u32", op=_SYNC, kind=Kind.WAIT)
 def bar_sync(warp: Warp, mask: Mask | None, number: Array) -> Any:
-    """Wait for every thread of the CTA."""
-    return _bar(warp, mask, int(number[0]), warp.cta.threads)
+    """Wait for every thread of the CTA that has not exited."""
+    return _sync(warp, mask, number, None)
 
 
-@instruction("<op>", "u32 u32", op=("bar.sync", "barrier.sync", "barrier.sync.aligned", "bar.cta.sync", "barrier.cta.sync.aligned"), section="9.7.13.1 bar", kind=Kind.WAIT)
+@_bar("<op>", "u32 u32", op=_SYNC_ALIGNED, kind=Kind.WAIT, converged=True)
+@_bar("<op>", "u32 u32", op=_SYNC, kind=Kind.WAIT)
 def bar_sync_count(warp: Warp, mask: Mask | None, number: Array, threads: Array) -> Any:
     """Wait until ``threads`` threads have arrived at barrier ``number``."""
-    return _bar(warp, mask, int(number[0]), int(threads[0]))
+    return _sync(warp, mask, number, threads)
 
 
-def _bar(warp: Warp, mask: Mask | None, number: int, threads: int) -> Any:
-    barrier = warp.cta.named_barrier(number)
+@_bar("<op>", "u32 u32", op=_ARRIVE_ALIGNED, kind=Kind.EFFECT, converged=True)
+@_bar("<op>", "u32 u32", op=_ARRIVE, kind=Kind.EFFECT)
+def bar_arrive(warp: Warp, mask: Mask | None, number: Array, threads: Array) -> None:
+    """Arrive at barrier ``number`` without waiting."""
+    _gather(warp, mask, number, threads)
+
+
+def _sync(warp: Warp, mask: Mask | None, number: Array, threads: Array | None) -> Any:
     if warp.ticket is None:
-        warp.ticket = barrier.arrive(_arriving(warp, mask, threads), threads)
+        warp.ticket = _gather(warp, mask, number, threads)
+    barrier = warp.cta.named_barrier(int(number[0]))
     if not barrier.opened(warp.ticket):
-        warp.waiting = (barrier, "the opening")
+        warp.block_on(barrier, "the opening")
         return BLOCKED
-    warp.ticket, warp.waiting, warp.polling = None, None, False
+    warp.ticket = None
+    warp.go_on()
     return None
 
 
-@instruction("<op>", "u32 u32", op=("bar.arrive", "barrier.arrive", "barrier.arrive.aligned", "bar.cta.arrive"), section="9.7.13.1 bar", kind=Kind.EFFECT)
-def bar_arrive(warp: Warp, mask: Mask | None, number: Array, threads: Array) -> None:
-    """Arrive at barrier ``number`` without waiting."""
-    barrier = warp.cta.named_barrier(int(number[0]))
-    barrier.arrive(_arriving(warp, mask, int(threads[0])), int(threads[0]))
+def _gather(warp: Warp, mask: Mask | None, number: Array, threads: Array | None) -> int:
+    """Arrive at a barrier with all threads of the warp."""
+    _require_whole(warp, mask)
+    barrier = warp.cta.named_barrier(_same(number, "barrier number"))
+    everyone = warp.cta.threads
+    awaited = everyone if threads is None else _same(threads, "thread count")
+    if awaited != everyone and (awaited % LANES or not 0 < awaited <= everyone):
+        raise Trap(f"barrier of {awaited} threads: not a multiple of {LANES} up to {everyone}")
+    return barrier.arrive(LANES if mask is None else int(mask.sum()), awaited)
 
 
-def _arriving(warp: Warp, mask: Mask | None, threads: int) -> int:
-    """A warp counts whole: a barrier counts threads in units of the warp size."""
-    if threads % LANES and threads != warp.cta.threads:
-        raise Trap(f"barrier of {threads} threads: not a multiple of {LANES}")
-    return LANES if mask is None else int(mask.sum())
+def _same(values: Array, what: str) -> int:
+    if not uniform(values):
+        raise Trap(f"{what} that differs between lanes")
+    return int(values[0])
+
+
+def _require_whole(warp: Warp, mask: Mask | None) -> None:
+    """Raise ``Unsupported`` if lanes are missing: here they would come when it is too late."""
+    if mask is not None and (mask != warp.alive).any():
+        raise Unsupported(
+            "a barrier that some lanes of a warp reach before others",
+            Location(lanes=tuple(np.flatnonzero(mask).tolist())),
+        )
 
 
 @instruction("bar.warp.sync", "b32", section="9.7.13.2 bar.warp.sync", kind=Kind.EFFECT)
@@ -182,38 +240,48 @@ def bar_warp_sync(warp: Warp, mask: Mask | None, members: Array) -> None:
     """Lanes run in lockstep here, so those that are named have arrived."""
 
 
-@instruction("barrier.cluster.arrive<o><a>", o=("", ".release", ".relaxed"), a=("", ".aligned"), section="9.7.13.4 barrier.cluster", kind=Kind.EFFECT)
+_cluster = functools.partial(instruction, section="9.7.13.4 barrier.cluster")
+
+
+@_cluster("barrier.cluster.arrive<o>.aligned", o=_CLUSTER_ARRIVE, kind=Kind.EFFECT, converged=True)
+@_cluster("barrier.cluster.arrive<o>", o=_CLUSTER_ARRIVE, kind=Kind.EFFECT)
 def cluster_arrive(warp: Warp, mask: Mask | None) -> None:
     """Arrive at the barrier of the cluster."""
+    _require_whole(warp, mask)
     if warp.cluster_ticket is not None:
-        raise Trap("barrier.cluster.arrive twice without a wait between")
+        raise ProtocolError("barrier.cluster.arrive twice without a wait between")
     barrier = warp.cta.cluster.barrier
     warp.cluster_ticket = barrier.arrive(LANES if mask is None else int(mask.sum()))
 
 
-@instruction("barrier.cluster.wait<o><a>", o=("", ".acquire"), a=("", ".aligned"), section="9.7.13.4 barrier.cluster", kind=Kind.WAIT)
+@_cluster("barrier.cluster.wait<o>.aligned", o=("", ".acquire"), kind=Kind.WAIT, converged=True)
+@_cluster("barrier.cluster.wait<o>", o=("", ".acquire"), kind=Kind.WAIT)
 def cluster_wait(warp: Warp, mask: Mask | None) -> Any:
-    """Wait until every thread of the cluster has arrived."""
+    """Wait until every thread of the cluster that has not exited has arrived."""
+    _require_whole(warp, mask)
     barrier = warp.cta.cluster.barrier
     if warp.cluster_ticket is None:
-        raise Trap("barrier.cluster.wait without an arrive before it")
+        raise ProtocolError("barrier.cluster.wait without an arrive before it")
     if not barrier.opened(warp.cluster_ticket):
-        warp.waiting = (barrier, "the opening")
+        warp.block_on(barrier, "the opening")
         return BLOCKED
-    warp.cluster_ticket, warp.waiting, warp.polling = None, None, False
+    warp.cluster_ticket = None
+    warp.go_on()
     return None
 
 
 # 3. Fences: nothing to do while memory is one sequence of accesses
 
+_SCOPES = ("cta", "cluster", "gpu", "sys")
 _FENCES = (
-    "fence.mbarrier_init.release.cluster", "fence.proxy.async", "fence.proxy.async.global",
-    "fence.proxy.async.shared::cta", "fence.proxy.async.shared::cluster", "fence.proxy.alias",
-    *(f"fence{o}.{s}" for o in ("", ".sc", ".acq_rel", ".acquire", ".release") for s in ("cta", "cluster", "gpu", "sys")),
-    "membar.cta", "membar.gl", "membar.sys",
-)  # fmt: skip
+    *(f"fence{o}.{s}" for o in ("", ".sc", ".acq_rel", ".acquire", ".release") for s in _SCOPES),
+    *(f"fence.proxy.async{s}" for s in ("", ".global", ".shared::cta", ".shared::cluster")),
+    "fence.proxy.alias",
+    "fence.mbarrier_init.release.cluster",
+    *(f"membar.{s}" for s in ("cta", "gl", "sys")),
+)
 
 
 @instruction("<fence>", fence=_FENCES, section="9.7.13.3 membar, fence", kind=Kind.EFFECT)
 def fence(warp: Warp, mask: Mask | None) -> None:
-    """Orders accesses; they are in order here. What is missing when it is absent is a check's matter."""
+    """Orders accesses; they are in order here. That one is missing is for a check to find."""

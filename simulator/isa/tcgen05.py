@@ -20,9 +20,9 @@ _POWERS = ("1", "2", "4", "8", "16", "32", "64", "128")
 _SPACES = (".shared::cta", "")
 
 
-def _engine(cta: Cta) -> tuple[str, int]:
+def _engine(cta: Cta) -> str:
     """The tensor core that a CTA's MMAs and commits go to, in order."""
-    return ("tensor core", cta.rank)
+    return f"tensor core of CTA rank {cta.rank}"
 
 
 # 1. Allocation
@@ -33,9 +33,9 @@ def alloc(warp: Warp, mask: Mask | None, target: Array, columns: Array) -> Any:
     """Allocate TMEM columns, waiting until there are enough, and store their address."""
     address = warp.cta.tensor_memory.allocate(int(columns[0]))
     if address is None:
-        warp.waiting = (warp.cta.tensor_memory, f"{int(columns[0])} free columns")
+        warp.block_on(warp.cta.tensor_memory, f"{int(columns[0])} free columns")
         return BLOCKED
-    warp.waiting, warp.polling = None, False
+    warp.go_on()
     warp.cta.shared.store(target[:1] & OFFSET_MASK, 4, np.array([[address]], np.uint32))
     return None
 

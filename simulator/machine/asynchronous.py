@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
-from simulator.errors import Location, SimulationError
+from simulator.errors import Location, SimulationError, SimulatorBug
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,12 @@ class Engine:
 
     def describe(self) -> str:
         """The engine in words."""
-        return f"asynchronous work of {self.name}"
+        return f"the {self.name}"
 
 
 @dataclass(frozen=True)
 class _Work:
+    number: int
     action: Callable[[], None]
     location: Location
 
@@ -35,31 +36,33 @@ class Asynchronous:
     """The pending asynchronous work of one cluster.
 
     ``completion`` is ``eager`` (at once), ``late`` (only when asked by ``complete_one``) or
-    ``random`` (``step`` draws). ``completed`` counts.
+    ``random`` (``step`` draws). ``submitted`` and ``completed`` count.
     """
 
     def __init__(self, completion: str, rng: random.Random) -> None:
         self._completion = completion
         self._rng = rng
         self._queues: dict[Hashable, deque[_Work]] = {}
+        self.submitted = 0
         self.completed = 0
 
     @property
     def pending(self) -> int:
-        """How many pieces of work have been issued and not completed."""
-        return sum(len(q) for q in self._queues.values())
+        """How many pieces of work have been submitted and are not complete."""
+        return self.submitted - self.completed
 
     def submit(self, engine: Hashable, action: Callable[[], None], location: Location) -> None:
         """Issue work to an engine; ``location`` is that of the issuing instruction."""
-        work = _Work(action, location)
+        self.submitted += 1
+        work = _Work(self.submitted, action, location)
         if self._completion == "eager":
             self._run(work)
         else:
             self._queues.setdefault(engine, deque()).append(work)
 
-    def busy(self, engine: Hashable) -> bool:
-        """Whether an engine has work that is not complete."""
-        return engine in self._queues
+    def owes(self, engine: Hashable, ticket: int) -> bool:
+        """Whether an engine has yet to complete work from when ``submitted`` was ``ticket``."""
+        return engine in self._queues and self._queues[engine][0].number <= ticket
 
     def engine(self, engine: Hashable) -> Engine:
         """The engine as something to wait for."""
@@ -88,9 +91,12 @@ class Asynchronous:
         self._run(work)
 
     def _run(self, work: _Work) -> None:
+        """Do the work; an error in it belongs to the instruction that issued it."""
         try:
             work.action()
         except SimulationError as error:
             error.locate(**work.location.__dict__)
             raise
+        except Exception as error:
+            raise SimulatorBug(f"{type(error).__name__}: {error}", work.location) from error
         self.completed += 1

@@ -49,7 +49,7 @@ class Launch:
 
 
 class Cta:
-    """A thread block: its shared memory, TMEM, barriers and warps. ``rank`` is that in the cluster."""
+    """A thread block: shared memory, TMEM, barriers, warps. ``rank`` is that in the cluster."""
 
     def __init__(self, cluster: Cluster, rank: int, index: Dim3) -> None:
         launch = cluster.launch
@@ -62,6 +62,7 @@ class Cta:
         self.shared = SharedMemory(
             launch.program.dynamic_shared_offset + launch.dynamic_shared_bytes,
             check_initialised=launch.checks.initialisation,
+            dynamic_offset=launch.program.dynamic_shared_offset,
         )
         self.tensor_memory = TensorMemory(checked=launch.checks.initialisation)
         self.special: dict[tuple[str, str], Any] = {}
@@ -113,7 +114,7 @@ class Cta:
         if not 0 <= number < 16:
             raise Trap(f"barrier {number} is not in 0..15")
         if number not in self.named_barriers:
-            self.named_barriers[number] = NamedBarrier(f"{number}", self.cluster.note_event)
+            self.named_barriers[number] = NamedBarrier(str(number), self.cluster.note_event)
         return self.named_barriers[number]
 
 
@@ -137,7 +138,7 @@ class Cluster:
         return [w for c in self.ctas for w in c.warps]
 
     def parameter(self, start: int, kind: str, count: int) -> Any:
-        """``count`` consecutive parameters of a type, each over 32 lanes; one array if it is one."""
+        """``count`` consecutive parameters of a type over 32 lanes; one array if it is one."""
         key = (start, kind, count)
         if key not in self._parameter_values:
             if not 0 <= start <= len(self.parameters) - count * BITS[kind] // 8:
@@ -152,8 +153,9 @@ class Cluster:
         self.events += 1
 
     def on_exit(self, warp: Warp) -> None:
-        """The active lanes of ``warp`` leave the kernel."""
-        self.barrier.exit(warp.mask.sum() if warp.mask is not None else LANES)
+        """The active lanes of ``warp`` leave the kernel; ``warp.alive`` no longer has them."""
+        lanes = LANES if warp.mask is None else int(warp.mask.sum())
+        self.barrier.exit(lanes)
         self.note_event()
 
     def cta(self, address: int) -> Cta:
@@ -173,18 +175,18 @@ class Cluster:
 
     def shared_name(self, address: int) -> str:
         """A shared address as the offset in dynamic shared memory of a CTA, for messages."""
-        offset = (address & OFFSET_MASK) - self.launch.program.dynamic_shared_offset
-        return f"shared[{offset}] of CTA rank {address >> RANK_SHIFT}"
+        name = self.ctas[0].shared.name(address & OFFSET_MASK)
+        return f"{name} of CTA rank {address >> RANK_SHIFT}"
 
-    def site(self, warp: Warp) -> Location:
-        """Where ``warp`` is, for work that completes later."""
-        block = self.launch.program.blocks[warp.block]
-        operation = block.operations[warp.position] if block.operations else None
+    def site(self, warp: Warp, position: int | None = None) -> Location:
+        """Where ``warp`` is: the instruction that runs, or the one at ``position`` of its block."""
+        program = self.launch.program
+        node = program.instruction(warp.block, warp.position if position is None else position)
         return Location(
-            kernel=self.launch.program.kernel.name,
-            ptx_line=operation.node.line if operation else block.line,
-            ptx_text=operation.node.text() if operation else None,
-            source=operation.node.source if operation else None,
+            kernel=program.kernel.name,
+            ptx_line=node.line if node else None,
+            ptx_text=node.text() if node else None,
+            source=node.source if node else None,
             cta=warp.cta.index,
             warp=warp.rank,
         )

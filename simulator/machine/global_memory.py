@@ -16,13 +16,17 @@ import numpy.typing as npt
 
 from simulator.errors import Location, OutOfBounds, Trap, Uninitialised
 from simulator.host.tensor import Tensor
+from simulator.machine.warp import Mask, lane_numbers
 
 Addresses = npt.NDArray[np.uint64]
 _ALIGN = 32
 
 
 class Region:
-    """One allocation: host bytes ``[start, end)`` and the tensors that view it."""
+    """One allocation: host bytes ``[start, end)`` and the tensors that view it.
+
+    ``valid`` says of each byte whether its contents mean anything; None if all do.
+    """
 
     def __init__(self, start: int, size: int) -> None:
         self.start = start
@@ -31,62 +35,74 @@ class Region:
         self.base = start & -_ALIGN
         room = -(-(self.end - self.base) // 8) * 8
         raw = (ctypes.c_uint8 * room).from_address(self.base)
-        self.bytes: npt.NDArray[np.uint8] = np.frombuffer(raw, np.uint8)
+        self.bytes: npt.NDArray[np.uint8] = np.ctypeslib.as_array(raw)
         self.words = {w: self.bytes.view(f"u{w}") for w in (1, 2, 4, 8)}
         self.valid: npt.NDArray[np.bool_] | None = None
 
-    def track_initialisation(self) -> None:
-        """From now on remember which bytes have been written, none so far."""
-        self.valid = np.zeros(len(self.bytes), bool)
-
-    def mark_written(self) -> None:
-        """A bulk store wrote somewhere here; it is too large to follow byte by byte."""
-        if self.valid is not None:
-            self.valid[:] = True
+    def distrust(self, tensor: Tensor) -> None:
+        """From now on remember of each byte of ``tensor`` whether it was written: none so far."""
+        if self.valid is None:
+            self.valid = np.ones(len(self.bytes), bool)
+        strides = (*(s * tensor.item_bytes for s in tensor.strides), 1)
+        shape = (*tensor.shape, tensor.item_bytes)
+        view = np.ndarray(shape, bool, self.valid.data, tensor.pointer - self.base, strides)
+        view[...] = False
 
     def tensor(self, address: int) -> Tensor:
-        """The tensor that begins at or most closely before ``address``."""
+        """The tensor that holds ``address``, else the one that begins most closely before it."""
+        holders = [t for t in self.tensors if _inside(_index(address, t), t)]
         before = [t for t in self.tensors if t.pointer <= address]
-        return max(before, key=lambda t: t.pointer) if before else self.tensors[0]
+        return max(holders or before or self.tensors, key=lambda t: t.pointer)
 
-    def describe(self, address: int) -> str:
-        """Which tensor and which of its elements ``address`` is, in or near this allocation."""
+    def describe(self, address: int, span: int = 1) -> str:
+        """Which tensor and which of its elements ``address`` is, in or near this allocation.
+
+        If ``span`` bytes from there reach past the allocation's end, that is said too.
+        """
         tensor = self.tensor(address)
-        element = (address - tensor.pointer) // tensor.item_bytes
-        count = int(np.prod(tensor.shape, dtype=np.int64))
-        layout = f"{tensor.dtype}{list(tensor.shape)}"
-        if not self.start <= address < self.end:
-            side = "past the end of" if address >= self.end else "before"
-            distance = address - self.end if address >= self.end else self.start - address
-            return f"{tensor.name} ({layout}): element {element} of {count}, {distance} bytes {side} its allocation"
-        return f"{tensor.name} ({layout}): index {_index(element, tensor)}"
+        index = _index(address, tensor)
+        text = f"{tensor.name} ({tensor.dtype}{list(tensor.shape)}): index {index}"
+        if address < self.start:
+            return f"{text}, {self.start - address} bytes before its allocation"
+        if address + span > self.end:
+            return f"{text}, {address + span - self.end} bytes past the end of its allocation"
+        return text if _inside(index, tensor) else f"{text}, outside the tensor"
 
 
-def _index(element: int, tensor: Tensor) -> list[int]:
-    """The index of an element offset, outermost stride first; exact for non-overlapping views."""
+def _index(address: int, tensor: Tensor) -> list[int]:
+    """The index of the element at ``address``; past the tensor's ends the first one goes on.
+
+    Exact for views whose elements do not overlap: the longest stride is counted first.
+    """
     index = [0] * len(tensor.shape)
-    for axis in sorted(range(len(tensor.shape)), key=lambda a: -tensor.strides[a]):
-        if tensor.strides[axis] > 0:
-            index[axis], element = divmod(element, tensor.strides[axis])
+    steps = [(s, n) for s, n in zip(tensor.strides, tensor.shape, strict=True)]
+    backwards = sum((n - 1) * s for s, n in steps if s < 0)
+    element = (address - tensor.pointer) // tensor.item_bytes - backwards
+    axes = [a for a, (s, n) in enumerate(steps) if s and n > 1] or list(range(len(steps)))[-1:]
+    for axis in sorted(axes, key=lambda a: -abs(tensor.strides[a])):
+        index[axis], element = divmod(element, abs(tensor.strides[axis]) or 1)
+        if tensor.strides[axis] < 0:
+            index[axis] = tensor.shape[axis] - 1 - index[axis]
     return index
+
+
+def _inside(index: list[int], tensor: Tensor) -> bool:
+    return all(0 <= i < n for i, n in zip(index, tensor.shape, strict=True))
 
 
 class GlobalMemory:
     """The allocations of one launch, found by address."""
 
     def __init__(self, tensors: Iterable[Tensor], *, check_initialised: bool) -> None:
-        regions: dict[int, Region] = {}
+        regions: dict[tuple[int, int], Region] = {}
         for tensor in tensors:
             if tensor.storage_bytes == 0:
                 continue
-            region = regions.get(tensor.storage_pointer)
-            if region is None:
-                region = regions[tensor.storage_pointer] = Region(
-                    tensor.storage_pointer, tensor.storage_bytes
-                )
+            place = (tensor.storage_pointer, tensor.storage_bytes)
+            region = regions.setdefault(place, Region(*place))
             region.tensors.append(tensor)
-            if check_initialised and not tensor.initialised and region.valid is None:
-                region.track_initialisation()
+            if check_initialised and not tensor.initialised:
+                region.distrust(tensor)
         self.regions = sorted(regions.values(), key=lambda r: r.start)
         self._starts = [r.start for r in self.regions]
 
@@ -97,75 +113,102 @@ class GlobalMemory:
             return self.regions[position]
         return None
 
-    def describe(self, address: int) -> str:
-        """What an address is, or what it is next to."""
+    def describe(self, address: int, span: int = 1) -> str:
+        """What ``span`` bytes at an address are, or what they are next to."""
         if not self.regions:
             return f"address {address:#x}; the launch has no tensors"
         near = min(self.regions, key=lambda r: max(r.start - address, address - r.end, 0))
-        return near.describe(address)
+        return near.describe(address, span)
 
-    def load(self, addresses: Addresses, item_bytes: int, count: int) -> npt.NDArray[Any]:
+    def load(
+        self, addresses: Addresses, item_bytes: int, count: int, mask: Mask | None = None
+    ) -> npt.NDArray[Any]:
         """``count`` consecutive items from each address, as [count, len(addresses)].
 
-        Raises ``Trap`` if misaligned, ``OutOfBounds`` naming tensor and index, ``Uninitialised``.
+        ``mask`` has the lanes whose addresses these are, None if they are 32. Raises ``Trap`` if
+        misaligned, ``OutOfBounds`` and ``Uninitialised``, naming tensor, index and lanes.
         """
         out = np.empty((count, len(addresses)), f"u{item_bytes}")
-        for region, lanes, index in self._places(addresses, item_bytes, count, "load"):
-            out[:, lanes] = region.words[item_bytes][index]
+        for region, some, index in self._places(addresses, item_bytes, count, mask):
+            out[:, some] = region.words[item_bytes][index]
             if region.valid is not None:
-                self._require_written(region, addresses[lanes], item_bytes * count)
+                written = region.valid[_byte_index(addresses, region, item_bytes * count)[some]]
+                if not written.all():
+                    missing = np.arange(len(addresses))[some][~written.all(axis=1)]
+                    raise Uninitialised(
+                        "read before anything wrote it: "
+                        + region.describe(int(addresses[missing[0]])),
+                        Location(lanes=lane_numbers(missing, mask)),
+                    )
         return out
 
-    def store(self, addresses: Addresses, item_bytes: int, values: npt.NDArray[Any]) -> None:
-        """Write ``values`` [count, len(addresses)], later lanes over earlier ones."""
+    def store(
+        self,
+        addresses: Addresses,
+        item_bytes: int,
+        values: npt.NDArray[Any],
+        mask: Mask | None = None,
+    ) -> None:
+        """Write ``values`` [count, len(addresses)], later lanes over earlier ones.
+
+        ``mask`` and errors are as of ``load``.
+        """
         count = len(values)
-        for region, lanes, index in self._places(addresses, item_bytes, count, "store"):
-            region.words[item_bytes][index] = values[:, lanes]
+        for region, some, index in self._places(addresses, item_bytes, count, mask):
+            region.words[item_bytes][index] = values[:, some]
             if region.valid is not None:
-                start = (addresses[lanes] - np.uint64(region.base)).astype(np.int64)
-                region.valid[start[:, None] + np.arange(item_bytes * count)] = True
+                region.valid[_byte_index(addresses, region, item_bytes * count)[some]] = True
 
     def _places(
-        self, addresses: Addresses, item_bytes: int, count: int, what: str
+        self, addresses: Addresses, item_bytes: int, count: int, mask: Mask | None
     ) -> Iterator[tuple[Region, Any, npt.NDArray[np.int64]]]:
-        """For each allocation touched: it, the lanes that touch it, and their word indices."""
+        """For each allocation touched: it, which addresses touch it, and their word indices."""
         span = item_bytes * count
         if int(np.bitwise_or.reduce(addresses)) % span:  # spans are powers of two
-            lanes = tuple(int(x) for x in np.flatnonzero(addresses % np.uint64(span)))
-            raise Trap(f"global {what} of {span} bytes at misaligned address: "
-                       f"{self.describe(int(addresses[lanes[0]]))}", Location(lanes=lanes))  # fmt: skip
+            wrong = np.flatnonzero(addresses % np.uint64(span))
+            raise Trap(
+                f"{span} bytes of global memory at an address that is not a multiple of {span}: "
+                + self.describe(int(addresses[wrong[0]])),
+                Location(lanes=lane_numbers(wrong, mask)),
+            )
         first = self.region(int(addresses[0]))
-        lanes: Any = slice(None)
-        if first is not None and int(addresses.min()) >= first.start and int(addresses.max()) + span <= first.end:
-            yield first, lanes, _word_index(addresses, first, item_bytes, count)
+        if (
+            first is not None
+            and int(addresses.min()) >= first.start
+            and int(addresses.max()) + span <= first.end
+        ):
+            yield first, slice(None), _word_index(addresses, first, item_bytes, count)
             return
         owners = [self._owner(int(a), span) for a in addresses]
-        if None in owners:
-            outside = [i for i, owner in enumerate(owners) if owner is None]
-            raise OutOfBounds(f"global {what} of {span} bytes out of bounds: "
-                              f"{self.describe(int(addresses[outside[0]]))}",
-                              Location(lanes=tuple(outside)))  # fmt: skip
+        outside = np.array([i for i, owner in enumerate(owners) if owner is None])
+        if len(outside):
+            raise OutOfBounds(
+                f"{span} bytes of global memory out of bounds: "
+                + self.describe(int(addresses[outside[0]]), span),
+                Location(lanes=lane_numbers(outside, mask)),
+            )
         for owner in dict.fromkeys(owners):
             assert owner is not None
-            lanes = np.array([i for i, o in enumerate(owners) if o is owner])
-            yield owner, lanes, _word_index(addresses[lanes], owner, item_bytes, count)
+            some = np.array([i for i, o in enumerate(owners) if o is owner])
+            yield owner, some, _word_index(addresses[some], owner, item_bytes, count)
 
     def _owner(self, address: int, span: int) -> Region | None:
         region = self.region(address)
         return region if region is not None and address + span <= region.end else None
 
-    def _require_written(self, region: Region, addresses: Addresses, span: int) -> None:
-        assert region.valid is not None
-        start = (addresses - np.uint64(region.base)).astype(np.int64)
-        written = region.valid[start[:, None] + np.arange(span)].all(axis=1)
-        if not written.all():
-            address = int(addresses[int(np.argmin(written))])
-            raise Uninitialised(f"read before anything wrote it: {region.describe(address)}")
 
-
-def _word_index(addresses: Addresses, region: Region, item_bytes: int, count: int) -> npt.NDArray[np.int64]:
+def _word_index(
+    addresses: Addresses, region: Region, item_bytes: int, count: int
+) -> npt.NDArray[np.int64]:
     words = ((addresses - np.uint64(region.base)) // np.uint64(item_bytes)).astype(np.int64)
     index: npt.NDArray[np.int64] = words + np.arange(count, dtype=np.int64)[:, None]
+    return index
+
+
+def _byte_index(addresses: Addresses, region: Region, span: int) -> npt.NDArray[np.int64]:
+    """The positions in a region of the bytes at each address: [addresses, span]."""
+    start = (addresses - np.uint64(region.base)).astype(np.int64)
+    index: npt.NDArray[np.int64] = start[:, None] + np.arange(span)
     return index
 
 

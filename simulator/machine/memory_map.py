@@ -13,11 +13,17 @@ from typing import Final
 PARAM_WINDOW: Final = 1 << 56
 """Generic address of byte 0 of the kernel's parameters."""
 
+PARAM_WINDOW_BYTES: Final = 1 << 16
+"""Extent of the window; a kernel has at most 32764 bytes of parameters."""
+
 SHARED_WINDOW: Final = 1 << 52
 """Generic address of shared address 0."""
 
+SHARED_WINDOW_BYTES: Final = 1 << 32
+"""Extent of the window: all shared addresses."""
+
 SHARED_BASE: Final = 1024
-"""Offset of the first shared variable; below it lies what the system reserves on sm_90 and later."""
+"""Offset of the first shared variable; below it lies what the system reserves from sm_90 on."""
 
 RANK_SHIFT: Final = 24
 """A shared address is ``rank << RANK_SHIFT | offset``."""

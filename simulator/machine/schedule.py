@@ -6,7 +6,9 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from simulator.errors import Deadlock, Location, ProtocolError, Trap
 from simulator.interpreter import Interpreter
@@ -16,8 +18,13 @@ from simulator.machine.warp import Warp
 _IDLE_ROUNDS = 200
 """Rounds in which no warp advances and nothing completes before it counts as a deadlock.
 
-Two would do for warps that only wait; a warp that polls without waiting needs a few turns to get
-around its loop and show whether it does anything else.
+Two would do for warps that only wait; a warp that polls without waiting needs some turns to show
+that it does nothing else.
+"""
+_LONGEST_SLEEP = 16
+"""Rounds after which a warp at a wait is asked again though nothing has happened.
+
+It may only want to know whether the wait is over, and has other work if it is not.
 """
 
 
@@ -41,7 +48,8 @@ def run_grid(launch: Launch, interpreter: Interpreter, instruction_limit: int) -
     statistics = Statistics()
     for indices in _clusters(launch):
         cluster = Cluster(launch, indices, rng)
-        _Scheduler(cluster, interpreter, rng, instruction_limit - statistics.warp_instructions).run()
+        left = instruction_limit - statistics.warp_instructions
+        _Scheduler(cluster, interpreter, rng, left).run()
         statistics.warp_instructions += sum(w.instructions for w in cluster.warps)
         statistics.polls += sum(w.polls for w in cluster.warps)
         statistics.counts += cluster.counts
@@ -67,68 +75,85 @@ class _Scheduler:
         self._policy = cluster.launch.policy
         self._rng = rng
         self._limit = instruction_limit
+        self._asleep: dict[Warp, int] = {}
+        """Warps that ended their last turn at a wait, with the count of events at that time."""
 
     def run(self) -> None:
         live, idle = self._cluster.warps, 0
-        while live:
-            before = (self._cluster.events, self._cluster.asynchronous.completed)
-            advanced = self._round(live, idle > 0)
-            self._cluster.asynchronous.step()
-            if not advanced and before[1] == self._cluster.asynchronous.completed:
-                self._cluster.asynchronous.complete_one()
+        asynchronous = self._cluster.asynchronous
+        for number in itertools.count():
+            before = (self._cluster.events, asynchronous.completed)
+            advanced = self._round(live, awake=idle > 0 or number % _LONGEST_SLEEP == 0)
+            asynchronous.step()
+            if not advanced and before[1] == asynchronous.completed:
+                asynchronous.complete_one()
             live = [w for w in live if not w.done]
-            if advanced or before != (self._cluster.events, self._cluster.asynchronous.completed):
-                idle = 0
-            else:
-                idle += 1
-                if idle > _IDLE_ROUNDS:
-                    raise Deadlock(self._report(live), Location(kernel=self._kernel))
-            if sum(w.instructions for w in live) > self._limit:
-                raise Trap("the limit of warp-instructions is spent: an endless loop?\n"
-                           + self._report(live), Location(kernel=self._kernel))  # fmt: skip
+            if not live:
+                break
+            changed = advanced or before != (self._cluster.events, asynchronous.completed)
+            idle = 0 if changed else idle + 1
+            self._refuse_to_hang(live, idle)
         self._check_end()
 
-    def _round(self, live: list[Warp], awake: bool) -> bool:
+    def _round(self, live: list[Warp], *, awake: bool) -> bool:
         """One turn of each warp; whether any did more than poll.
 
         A warp that waits is passed over while nothing has happened, unless ``awake``.
         """
         advanced = False
-        order = self._rng.sample(live, len(live)) if self._policy.is_random else live
-        for warp in order:
-            if not awake and warp.asleep_since == self._cluster.events:
+        budget = self._policy.turn_blocks
+        for warp in self._rng.sample(live, len(live)) if self._policy.is_random else live:
+            if not awake and self._asleep.get(warp) == self._cluster.events:
                 continue
-            budget = self._policy.turn_blocks
-            self._interpreter.turn(warp, self._rng.randint(1, budget) if self._policy.is_random else budget)
-            warp.asleep_since = self._cluster.events if warp.waiting and not warp.advanced else -1
+            blocks = self._rng.randint(1, budget) if self._policy.is_random else budget
+            self._interpreter.turn(warp, blocks)
+            self._asleep[warp] = self._cluster.events if warp.blocked else -1
             advanced = advanced or warp.advanced
         return advanced
 
-    @property
-    def _kernel(self) -> str:
-        return self._cluster.launch.program.kernel.name
+    def _refuse_to_hang(self, live: list[Warp], idle: int) -> None:
+        """Raise ``Deadlock`` after too many idle rounds, ``Trap`` after too many instructions."""
+        where = Location(kernel=self._cluster.launch.program.kernel.name)
+        if idle > _IDLE_ROUNDS:
+            raise Deadlock(f"no warp can go on\n{self._report(live)}", where)
+        if sum(w.instructions for w in self._cluster.warps) > self._limit:
+            raise Trap(
+                f"the limit of warp-instructions is spent: an endless loop?\n{self._report(live)}",
+                where,
+            )
 
     def _report(self, live: list[Warp]) -> str:
-        """What each warp waits for, and where."""
-        lines = [f"no warp can go on; {self._cluster.asynchronous.pending} asynchronous operations are pending"]
-        blocks = self._cluster.launch.program.blocks
-        for warp in live:
-            block = blocks[warp.block] if warp.block < len(blocks) else None
-            where = Location(ptx_line=block.line if block else None, cta=warp.cta.index, warp=warp.rank)
-            if warp.waiting is not None:
-                barrier, how = warp.waiting
-                lines.append(f"  {where} waits for {how} of {barrier.describe()}")
-            else:
-                lines.append(f"  {where} runs without end")
-        return "\n".join(lines)
+        """Where each warp is and what it waits for, one line a warp."""
+        pending = self._cluster.asynchronous.pending
+        return "\n".join(
+            [f"{pending} asynchronous operations are pending", *map(self._situation, live)]
+        )
+
+    def _situation(self, warp: Warp) -> str:
+        """One warp's line; if it is diverged, also which lanes cannot run before these are done."""
+        active = warp.alive if warp.mask is None else warp.mask
+        others = np.flatnonzero(warp.alive & ~active).tolist()
+        lanes = tuple(np.flatnonzero(active).tolist()) if others else None
+        text = f"  {replace(self._cluster.site(warp, 0), kernel=None, lanes=lanes)}"
+        if warp.waiting is None:
+            text += " runs on"
+        else:
+            barrier, what = warp.waiting
+            text += f" waits for {what} of {barrier.describe()}"
+        if others:
+            text += f"; {Location(lanes=tuple(others))} of the warp can go on only after these"
+        return text
 
     def _check_end(self) -> None:
         """After the last warp: let asynchronous work end, and demand that nothing is owed."""
         while self._cluster.asynchronous.complete_one():
             pass
+        kernel = self._cluster.launch.program.kernel.name
         for cta in self._cluster.ctas:
             for barrier in cta.mbarriers.values():
                 if barrier.tx:
-                    raise ProtocolError(f"the kernel ended, but {barrier.describe()}",
-                                        Location(kernel=self._kernel, cta=cta.index))  # fmt: skip
+                    raise ProtocolError(
+                        f"the kernel ended, but {barrier.describe()}",
+                        Location(kernel=kernel, cta=cta.index),
+                    )
             cta.tensor_memory.require_empty()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from simulator.errors import Location, OutOfBounds, Trap, Uninitialised
+from simulator.errors import Location, OutOfBounds, ProgramError, Trap, Uninitialised
+from simulator.machine.warp import Mask, lane_numbers
 
 Offsets = npt.NDArray[np.integer[Any]]
 _POISON = 0xFF
 _CHUNK = 16
+_UNWRITTEN = "read before anything wrote it"
 _VALID = {1: 0x01, 2: 0x0101, 4: 0x01010101, 8: 0x0101010101010101}
 
 
@@ -19,9 +21,10 @@ class SharedMemory:
     """``size`` bytes, poisoned until written. Offsets are those of shared addresses, rank apart.
 
     With ``check_initialised`` a read of a byte that nothing has written raises ``Uninitialised``.
+    Messages count from ``dynamic_offset``, where the dynamic shared memory begins.
     """
 
-    def __init__(self, size: int, *, check_initialised: bool) -> None:
+    def __init__(self, size: int, *, check_initialised: bool, dynamic_offset: int = 0) -> None:
         self.size = size
         room = -(-size // 16) * 16
         self.bytes = np.full(room, _POISON, np.uint8)
@@ -29,23 +32,38 @@ class SharedMemory:
         self._words = {w: self.bytes.view(f"u{w}") for w in (1, 2, 4, 8)}
         self._valid_words = {w: self.valid.view(f"u{w}") for w in (1, 2, 4, 8)}
         self._check_initialised = check_initialised
+        self._dynamic_offset = dynamic_offset
 
-    def load(self, offsets: Offsets, item_bytes: int, count: int) -> npt.NDArray[Any]:
+    def name(self, offset: int) -> str:
+        """An offset in words: a byte of the dynamic shared memory, or what lies below it."""
+        if offset < self._dynamic_offset:
+            return f"shared address {offset:#x}"
+        return f"shared[{offset - self._dynamic_offset}]"
+
+    def load(
+        self, offsets: Offsets, item_bytes: int, count: int, mask: Mask | None = None
+    ) -> npt.NDArray[Any]:
         """``count`` consecutive items from each offset, as [count, len(offsets)].
 
-        Raises ``Trap`` for a misaligned offset, ``OutOfBounds`` or ``Uninitialised``, naming lanes
-        by their position in ``offsets``.
+        ``mask`` has the lanes whose offsets these are, None if they are 32. Raises ``Trap`` for a
+        misaligned offset, ``OutOfBounds`` or ``Uninitialised``, naming lanes.
         """
-        index = self._index(offsets, item_bytes, count)
+        index = self._index(offsets, item_bytes, count, mask)
         if self._check_initialised:
             written = self._valid_words[item_bytes][index] == _VALID[item_bytes]
             if not written.all():
-                self._refuse_unwritten(offsets[~written.all(axis=0)])
+                self._refuse(offsets, ~written.all(axis=0), mask, Uninitialised, _UNWRITTEN)
         return self._words[item_bytes][index]
 
-    def store(self, offsets: Offsets, item_bytes: int, values: npt.NDArray[Any]) -> None:
-        """Write ``values`` [count, len(offsets)], later lanes over earlier ones."""
-        index = self._index(offsets, item_bytes, len(values))
+    def store(
+        self,
+        offsets: Offsets,
+        item_bytes: int,
+        values: npt.NDArray[Any],
+        mask: Mask | None = None,
+    ) -> None:
+        """Write ``values`` [count, len(offsets)], later lanes over earlier ones; as ``load``."""
+        index = self._index(offsets, item_bytes, len(values), mask)
         self._words[item_bytes][index] = values
         self._valid_words[item_bytes][index] = _VALID[item_bytes]
 
@@ -79,26 +97,37 @@ class SharedMemory:
     def _check_range(self, index: Offsets) -> None:
         if index.size and (int(index.max()) >= self.size or int(index.min()) < 0):
             raise OutOfBounds(
-                f"shared memory bytes {int(index.min())}..{int(index.max())} "
-                f"of {self.size} are accessed"
+                f"{self.name(int(index.min()))} to {self.name(int(index.max()))}: "
+                f"shared memory ends at {self.name(self.size)}"
             )
 
-    def _index(self, offsets: Offsets, item_bytes: int, count: int) -> npt.NDArray[np.int64]:
+    def _index(
+        self, offsets: Offsets, item_bytes: int, count: int, mask: Mask | None
+    ) -> npt.NDArray[np.int64]:
+        """Where the items lie among all items of their size: [count, len(offsets)]."""
         span = item_bytes * count
         offsets = offsets.astype(np.int64)
         if int(np.bitwise_or.reduce(offsets)) % span:  # spans are powers of two
-            lanes = tuple(int(x) for x in np.flatnonzero(offsets % span))
-            raise Trap(f"shared address {int(offsets[lanes[0]])} is not a multiple of {span} bytes",
-                       Location(lanes=lanes))  # fmt: skip
+            what = f"{span} bytes at an address that is not a multiple of {span}"
+            self._refuse(offsets, offsets % span != 0, mask, Trap, what)
         if int(offsets.max()) + span > self.size or int(offsets.min()) < 0:
             beyond = (offsets + span > self.size) | (offsets < 0)
-            lanes = tuple(int(x) for x in np.flatnonzero(beyond))
-            raise OutOfBounds(f"shared memory offset {int(offsets[lanes[0]])} + {span} bytes lies "
-                              f"beyond its {self.size} bytes", Location(lanes=lanes))  # fmt: skip
+            what = f"{span} bytes where shared memory ends at {self.name(self.size)}"
+            self._refuse(offsets, beyond, mask, OutOfBounds, what)
         index: npt.NDArray[np.int64] = offsets // item_bytes + np.arange(count)[:, None]
         return index
 
-    def _refuse_unwritten(self, offsets: Offsets) -> None:
-        raise Uninitialised(
-            f"shared memory at offset {int(offsets.min())} is read, but nothing has written it"
-        )
+    def _refuse(
+        self,
+        offsets: Offsets,
+        wrong: npt.NDArray[np.bool_],
+        mask: Mask | None,
+        kind: type[ProgramError],
+        what: str,
+    ) -> NoReturn:
+        """Raise an error about the offsets that are ``wrong``, naming the first and all lanes."""
+        lanes = lane_numbers(np.flatnonzero(wrong), mask)
+        raise kind(f"{self.name(int(offsets[wrong][0]))}: {what}", Location(lanes=lanes))
+
+    def _refuse_unwritten(self, offsets: Offsets) -> NoReturn:
+        raise Uninitialised(f"{self.name(int(offsets.min()))}: {_UNWRITTEN}")

@@ -14,31 +14,44 @@ if TYPE_CHECKING:
     from simulator.machine.cluster import Cta
 
 LANES = 32
+POLLING_BLOCKS = 64
+"""Basic blocks that a loop around a poll has at most; who runs more without polling does work."""
+
 Mask = npt.NDArray[np.bool_]
 
 _ZEROS = {kind: np.zeros(LANES, STORAGE[bits]) for kind, bits in BITS.items()}
-"""What a register holds at first. An instruction replaces a register's array, never its elements."""
+"""What a register holds at first. Instructions replace a register's array, never its elements."""
 for _zeros in _ZEROS.values():
     _zeros.setflags(write=False)
 
 
 def uniform(values: npt.NDArray[Any]) -> bool:
-    """Whether all elements are the same. Comparing bytes is several times quicker than a reduction."""
+    """Whether all elements are the same. Comparing bytes is much quicker than a reduction."""
     return values.tobytes() == values[:1].tobytes() * len(values)
 
 
-class Waitable(Protocol):
-    """What a warp can wait for; ``describe`` goes into the report of a deadlock."""
+def lane_numbers(positions: npt.NDArray[Any], mask: Mask | None) -> tuple[int, ...]:
+    """The lanes that stand at these positions among the lanes of ``mask``, None meaning all 32."""
+    lanes = positions if mask is None else np.flatnonzero(mask)[positions]
+    return tuple(int(lane) for lane in lanes)
 
-    def describe(self) -> str: ...
+
+class Waitable(Protocol):
+    """What a warp can wait for."""
+
+    def describe(self) -> str:
+        """The state in words, for the report of a deadlock."""
+        ...
 
 
 class Warp:
     """One warp of a CTA.
 
-    ``block`` is the basic block that runs next and ``reconverges`` the one at which the lanes on top
-    of ``stack`` join; ``mask`` holds the active lanes, None when all 32 are. ``advanced`` says
-    whether the last turn did more than poll, and ``polling`` whether the last poll failed.
+    ``block`` is the basic block that runs next and ``reconverges`` the one at which the lanes on
+    top of ``stack`` join; ``mask`` holds the active lanes, None when all 32 are. ``advanced`` says
+    whether the last turn did more than poll, ``blocked`` whether it ended at a wait. After a poll
+    that failed ``polling`` blocks do not count as an advance: the warp may be on its way round to
+    the next poll.
     """
 
     def __init__(self, cta: Cta, rank: int, threads: int, registers: tuple[str, ...]) -> None:
@@ -52,12 +65,13 @@ class Warp:
         self.stack: list[tuple[int, int, Mask | None]] = []
         self.done = False
         self.advanced = True
-        self.polling = False
+        self.blocked = False
+        self.polling = 0
         self.attempted = False
         self.waiting: tuple[Waitable, str] | None = None
         self.ticket: int | None = None
         self.cluster_ticket: int | None = None
-        self.asleep_since = -1
+        self.groups: dict[str, list[int]] = {}
         self.position = 0
         self.instructions = 0
         self.polls = 0
@@ -66,7 +80,10 @@ class Warp:
     # 1. Divergence
 
     def diverge(self, taken: Mask, first: int, second: int, meet: int) -> None:
-        """Run the ``taken`` lanes from block ``first``, then the rest from ``second``, until ``meet``."""
+        """Run the ``taken`` lanes from block ``first``, then the rest from ``second``.
+
+        All meet again at block ``meet``.
+        """
         rest = ~taken & (self.alive if self.mask is None else self.mask)
         self.stack.append((meet, self.reconverges, self.mask))
         self.stack.append((second, meet, rest))
@@ -101,11 +118,29 @@ class Warp:
         """The numbers of the active lanes."""
         return np.arange(LANES) if mask is None else np.flatnonzero(mask)
 
-    # 2. Special registers
+    # 2. Waiting
+
+    def block_on(self, what: Waitable, how: str) -> None:
+        """Note what the warp waits for."""
+        self.waiting = (what, how)
+
+    def go_on(self) -> None:
+        """The wait is over."""
+        self.waiting, self.attempted, self.polling = None, False, 0
+
+    def poll_failed(self) -> None:
+        """The warp asked whether a wait is over and goes on though it is not."""
+        self.polling = POLLING_BLOCKS
+
+    # 3. Special registers
 
     def special(self, name: str, kind: str) -> Any:
         """A special register, or a shared variable's address, as 32 lanes of ``kind``."""
-        held = self._special if name in _LANE_REGISTERS or name.startswith("%tid") else self.cta.special
+        held = (
+            self._special
+            if name in _LANE_REGISTERS or name.startswith("%tid")
+            else self.cta.special
+        )
         key = (name, kind)
         if key not in held:
             array = np.broadcast_to(np.asarray(self._special_value(name)), LANES)
