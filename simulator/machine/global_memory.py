@@ -70,19 +70,21 @@ class Region:
 
 
 def _index(address: int, tensor: Tensor) -> list[int]:
-    """The index of the element at ``address``; past the tensor's ends the first one goes on.
+    """The index of the element at ``address``; past the tensor's ends the longest axis goes on.
 
-    Exact for views whose elements do not overlap: the longest stride is counted first.
+    Exact for views whose elements do not overlap: the longest stride is counted first. Axes of one
+    element come last, for their strides mean nothing.
     """
     index = [0] * len(tensor.shape)
-    steps = [(s, n) for s, n in zip(tensor.strides, tensor.shape, strict=True)]
+    steps = list(zip(tensor.strides, tensor.shape, strict=True))
     backwards = sum((n - 1) * s for s, n in steps if s < 0)
     element = (address - tensor.pointer) // tensor.item_bytes - backwards
-    axes = [a for a, (s, n) in enumerate(steps) if s and n > 1] or list(range(len(steps)))[-1:]
-    for axis in sorted(axes, key=lambda a: -abs(tensor.strides[a])):
-        index[axis], element = divmod(element, abs(tensor.strides[axis]) or 1)
-        if tensor.strides[axis] < 0:
-            index[axis] = tensor.shape[axis] - 1 - index[axis]
+    for axis in sorted(range(len(steps)), key=lambda a: (steps[a][1] == 1, -abs(steps[a][0]))):
+        stride, extent = steps[axis]
+        if stride:
+            index[axis], element = divmod(element, abs(stride))
+            if stride < 0:
+                index[axis] = extent - 1 - index[axis]
     return index
 
 
