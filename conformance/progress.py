@@ -40,7 +40,8 @@ class Progress:
         if result.case.property == COMPLETES:
             self.done += 1
             self.total = max(self.total, self.done)
-        if result.ratio is not None and math.isfinite(result.ratio):
+        expected = result.verdict == "expected_failure"
+        if result.ratio is not None and math.isfinite(result.ratio) and not expected:
             self.worst = max(self.worst, result.ratio)
         self.failures += result.is_bad
         self._show(result.case.kernel)
