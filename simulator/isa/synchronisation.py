@@ -9,6 +9,7 @@ import numpy as np
 
 from simulator.errors import Location, OutOfBounds, ProtocolError, Trap, Unsupported
 from simulator.isa.table import BLOCKED, Kind, instruction
+from simulator.isa.warp_level import groups
 from simulator.machine.barriers import Mbarrier
 from simulator.machine.memory_map import OFFSET_MASK, RANK_SHIFT
 from simulator.machine.warp import LANES, Mask, Warp, uniform
@@ -237,7 +238,8 @@ def _require_whole(warp: Warp, mask: Mask | None) -> None:
 
 @instruction("bar.warp.sync", "b32", section="9.7.13.2 bar.warp.sync", kind=Kind.EFFECT)
 def bar_warp_sync(warp: Warp, mask: Mask | None, members: Array) -> None:
-    """Lanes run in lockstep here, so those that are named have arrived."""
+    """Lanes run in lockstep here, so those that are named have arrived, if they are active."""
+    groups(warp, mask, members)
 
 
 _cluster = functools.partial(instruction, section="9.7.13.4 barrier.cluster")

@@ -7,32 +7,54 @@ from typing import Any
 
 import numpy as np
 
-from simulator.errors import Location, Trap
+from simulator.errors import Location, Trap, Unsupported
 from simulator.isa.table import Kind, instruction
-from simulator.machine.warp import LANES, Mask, Warp
+from simulator.machine.warp import LANES, Mask, Warp, uniform
 
 Array = Any
 _LANE = np.arange(LANES, dtype=np.int64)
 _ALL = np.full(LANES, 0xFFFFFFFF, np.uint32).tobytes()
+_EVERYBODY = np.ones(LANES, bool)
+_EVERYBODY.setflags(write=False)
 
 
-def require_members(warp: Warp, mask: Mask | None, members: Array) -> Mask:
-    """The lanes that ``membermask`` names; ``Trap`` unless they are exactly the active ones.
+# 1. Who takes part
 
-    PTX leaves undefined what happens when a lane that executes is not named. A lane that is named
-    and does not take part would be waited for; here lanes of a warp diverge only in control flow,
-    so it never comes.
+
+def groups(warp: Warp, mask: Mask | None, members: Array) -> list[Mask]:
+    """The active lanes by the membermask that they give; most often there is one group.
+
+    Raises ``Trap`` for a lane that its own membermask does not name, and if lanes that one names
+    give another. ``Unsupported`` if one names a lane that is diverged: it might come later on a
+    device, but here it cannot.
     """
-    active = np.ones(LANES, bool) if mask is None else mask
     if mask is None and members.tobytes() == _ALL:  # comparing bytes is the quickest way
-        return active
-    for lane in np.flatnonzero(active):
-        named = (int(members[lane]) >> _LANE & 1).astype(bool)
-        if (named & warp.alive != active).any():
-            lanes = tuple(int(x) for x in np.flatnonzero(active))
-            raise Trap(f"membermask {int(members[lane]):#010x} is not the set of active lanes",
-                       Location(lanes=lanes))  # fmt: skip
-    return active
+        return [_EVERYBODY]
+    active = _EVERYBODY if mask is None else mask
+    given = members[active]
+    if uniform(given):
+        return [_group(warp, active, members, int(given[0]))]
+    return [_group(warp, active, members, int(value)) for value in np.unique(given)]
+
+
+def _group(warp: Warp, active: Mask, members: Array, value: int) -> Mask:
+    """The active lanes whose membermask is ``value``, which must be those that it names."""
+    group: Mask = active & (members == value)
+    named = (value >> _LANE & 1).astype(bool) & warp.alive
+    if (named == group).all():
+        return group
+    for wrong, kind, what in (
+        (group & ~named, Trap, "does not name a lane that gives it"),
+        (named & active & ~group, Trap, "names a lane that gives another"),
+        (named & ~active, Unsupported, "names a lane that is diverged"),
+    ):
+        if wrong.any():
+            lanes = tuple(np.flatnonzero(wrong).tolist())
+            raise kind(f"membermask {value:#010x} {what}", Location(lanes=lanes))
+    raise AssertionError(value)
+
+
+# 2. shfl
 
 
 @functools.lru_cache(1024)
@@ -46,74 +68,113 @@ def _source_lanes(mode: str, b: bytes, c: bytes) -> tuple[Array, Array]:
     clamp, segment = control & 31, control >> 8 & 31
     low = _LANE & segment
     high = low | (clamp & ~segment)
-    source = {"up": _LANE - lane_bits, "down": _LANE + lane_bits, "bfly": _LANE ^ lane_bits,
-              "idx": low | (lane_bits & ~segment)}[mode]  # fmt: skip
+    source = {
+        "up": _LANE - lane_bits,
+        "down": _LANE + lane_bits,
+        "bfly": _LANE ^ lane_bits,
+        "idx": low | (lane_bits & ~segment),
+    }[mode]
     inside = source >= high if mode == "up" else source <= high
     return np.where(inside, source, _LANE), inside
 
 
-def _shuffle(warp: Warp, mask: Mask | None, value: Array, operands: tuple[Array, Array, Array], mode: str
-             ) -> tuple[Array, Array]:  # fmt: skip
+def _shuffle(
+    warp: Warp, mask: Mask | None, value: Array, operands: tuple[Array, Array, Array], mode: str
+) -> tuple[Array, Array]:
     """Value and predicate of ``shfl.sync``."""
     b, c, members = operands
-    active = require_members(warp, mask, members)
     source, inside = _source_lanes(mode, b.tobytes(), c.tobytes())
-    if mask is not None and not active[source[active]].all():
-        raise Trap(f"shfl.sync.{mode} reads a lane that is not active")
+    for group in groups(warp, mask, members):
+        if group is not _EVERYBODY and not group[source[group]].all():
+            lanes = np.flatnonzero(group & ~group[source])
+            raise Trap(
+                f"shfl.sync.{mode} reads a lane that does not take part",
+                Location(lanes=tuple(lanes.tolist())),
+            )
     return value[source], inside
 
 
-@instruction("shfl.sync.<mode>.b32", "b32 = b32 b32 b32 b32", mode=("up", "down", "bfly", "idx"),
-             section="9.7.9.6 shfl.sync", kind=Kind.EFFECT)  # fmt: skip
-def shfl(warp: Warp, mask: Mask | None, a: Array, b: Array, c: Array, members: Array, *, mode: str) -> Array:
+_MODES = ("up", "down", "bfly", "idx")
+_shfl = functools.partial(instruction, mode=_MODES, section="9.7.9.6 shfl.sync", kind=Kind.EFFECT)
+
+
+@_shfl("shfl.sync.<mode>.b32", "b32 = b32 b32 b32 b32")
+def shfl(
+    warp: Warp, mask: Mask | None, a: Array, b: Array, c: Array, members: Array, *, mode: str
+) -> Array:
     """The register of another lane."""
     return _shuffle(warp, mask, a, (b, c, members), mode)[0]
 
 
-@instruction("shfl.sync.<mode>.b32", "b32|pred = b32 b32 b32 b32", mode=("up", "down", "bfly", "idx"),
-             section="9.7.9.6 shfl.sync", kind=Kind.EFFECT)  # fmt: skip
-def shfl_predicate(warp: Warp, mask: Mask | None, a: Array, b: Array, c: Array, members: Array, *, mode: str
-                   ) -> tuple[Array, Array]:  # fmt: skip
+@_shfl("shfl.sync.<mode>.b32", "b32|pred = b32 b32 b32 b32")
+def shfl_predicate(
+    warp: Warp, mask: Mask | None, a: Array, b: Array, c: Array, members: Array, *, mode: str
+) -> tuple[Array, Array]:
     """The register of another lane, and whether that lane lies in the segment."""
     return _shuffle(warp, mask, a, (b, c, members), mode)
+
+
+# 3. Votes and reductions
 
 
 @instruction("elect.sync", "b32|pred = b32", section="9.7.13.8 elect.sync", kind=Kind.EFFECT)
 def elect(warp: Warp, mask: Mask | None, members: Array) -> tuple[Array, Array]:
     """One lane of the members: here the lowest."""
-    leader = int(np.argmax(require_members(warp, mask, members)))
-    return np.full(LANES, leader, np.uint32), _LANE == leader
+    leader = np.zeros(LANES, np.uint32)
+    for group in groups(warp, mask, members):
+        leader[group] = np.argmax(group)
+    return leader, leader == _LANE
 
 
-@instruction("vote.sync.<mode>.pred", "pred = pred b32", mode=("all", "any", "uni"),
-             section="9.7.13.5 vote.sync", kind=Kind.EFFECT)  # fmt: skip
+_vote = functools.partial(instruction, section="9.7.13.5 vote.sync", kind=Kind.EFFECT)
+
+
+@_vote("vote.sync.<mode>.pred", "pred = pred b32", mode=("all", "any", "uni"))
 def vote(warp: Warp, mask: Mask | None, a: Array, members: Array, *, mode: str) -> Array:
     """Whether the predicate holds in all, any, or alike in the members."""
-    votes = a[require_members(warp, mask, members)]
-    answer = {"all": votes.all(), "any": votes.any(), "uni": votes.all() or not votes.any()}[mode]
-    return np.full(LANES, bool(answer))
+    answer = np.zeros(LANES, bool)
+    for group in groups(warp, mask, members):
+        everyone, anyone = a[group].all(), a[group].any()
+        answer[group] = {"all": everyone, "any": anyone, "uni": everyone or not anyone}[mode]
+    return answer
 
 
-@instruction("vote.sync.ballot.b32", "b32 = pred b32", section="9.7.13.5 vote.sync", kind=Kind.EFFECT)
+@_vote("vote.sync.ballot.b32", "b32 = pred b32")
 def ballot(warp: Warp, mask: Mask | None, a: Array, members: Array) -> Array:
     """The set of members in which the predicate holds."""
-    votes = a & require_members(warp, mask, members)
-    return np.full(LANES, int((votes.astype(np.uint64) << _LANE.astype(np.uint64)).sum()), np.uint32)
+    answer = np.zeros(LANES, np.uint32)
+    for group in groups(warp, mask, members):
+        answer[group] = _bits(a & group)
+    return answer
+
+
+def _bits(lanes: Mask) -> int:
+    """A set of lanes as 32 bits."""
+    return int.from_bytes(np.packbits(lanes, bitorder="little").tobytes(), "little")
 
 
 @instruction("activemask.b32", "b32 =", section="9.7.13.7 activemask", kind=Kind.EFFECT)
 def activemask(warp: Warp, mask: Mask | None) -> Array:
     """The set of active lanes."""
-    active = np.ones(LANES, np.uint64) if mask is None else mask.astype(np.uint64)
-    return np.full(LANES, int((active << _LANE.astype(np.uint64)).sum()), np.uint32)
+    return np.full(LANES, _bits(_EVERYBODY if mask is None else mask), np.uint32)
 
 
-@instruction("redux.sync.<op>.<t>", "<t> = <t> b32", op=("add", "min", "max"), t=("u32", "s32"),
-             section="9.7.13.6 redux.sync", kind=Kind.EFFECT)  # fmt: skip
-@instruction("redux.sync.<op>.<t>", "<t> = <t> b32", op=("and", "or", "xor"), t=("b32",),
-             section="9.7.13.6 redux.sync", kind=Kind.EFFECT)  # fmt: skip
+_redux = functools.partial(instruction, section="9.7.13.6 redux.sync", kind=Kind.EFFECT)
+_REDUCTIONS = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+
+
+@_redux("redux.sync.<op>.<t>", "<t> = <t> b32", op=("add", "min", "max"), t=("u32", "s32"))
+@_redux("redux.sync.<op>.b32", "b32 = b32 b32", op=("and", "or", "xor"))
 def redux(warp: Warp, mask: Mask | None, a: Array, members: Array, *, op: str) -> Array:
     """The reduction over the members, in every lane."""
-    reduce = {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and,
-              "or": np.bitwise_or, "xor": np.bitwise_xor}[op]  # fmt: skip
-    return np.full(LANES, reduce.reduce(a[require_members(warp, mask, members)], dtype=a.dtype), a.dtype)
+    answer = np.zeros(LANES, a.dtype)
+    for group in groups(warp, mask, members):
+        answer[group] = _REDUCTIONS[op].reduce(a[group], dtype=a.dtype)
+    return answer
