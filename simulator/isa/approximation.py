@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from simulator.isa.float32 import flush_result
 from simulator.isa.table import instruction
 from simulator.isa.types import Array
 from simulator.numerics import approximate
@@ -41,11 +42,18 @@ def div(a: Array, b: Array, *, mode: str, ftz: str) -> Array:
     """``a / b`` rounded once."""
     if ftz:
         a, b = flush(a), flush(b)
+    result = _divide(a, b, mode)
+    if ftz:
+        result = flush_result(result, _divide(a * np.float32(2.0**64), b, mode))
+    return canonical_nan(result)
+
+
+def _divide(a: Array, b: Array, mode: str) -> Array:
     quotient = a / b
     # The remainder of the nearest quotient, exact in float64, tells on which side the exact one is.
     rest = a.astype(np.float64) - np.multiply(quotient, b, dtype=np.float64)
     beyond = np.where(np.isinf(quotient) & np.isfinite(a) & (b != 0), -quotient, rest * np.sign(b))
-    return _finish(_direct(quotient, beyond, mode), ftz)
+    return _direct(quotient, beyond, mode)
 
 
 @instruction("rcp.<mode><ftz>.f32", "f32 = f32", mode=_DIRECTIONS, ftz=_FTZ,
@@ -63,7 +71,7 @@ def sqrt(a: Array, *, mode: str, ftz: str) -> Array:
         a = flush(a)
     root = np.sqrt(a)
     rest = a.astype(np.float64) - np.multiply(root, root, dtype=np.float64)
-    return _finish(_direct(root, rest, mode), ftz)
+    return canonical_nan(_direct(root, rest, mode))
 
 
 def _direct(nearest: Array, beyond: Array, mode: str) -> Array:
@@ -79,10 +87,6 @@ def _direct(nearest: Array, beyond: Array, mode: str) -> Array:
     if mode == "rp" or mode == "rz":
         nearest = np.where((beyond > 0) & (negative | (mode == "rp")), above, nearest)
     return nearest
-
-
-def _finish(x: Array, ftz: str) -> Array:
-    return canonical_nan(flush(x) if ftz else x)
 
 
 @instruction("div.full<ftz>.f32", "f32 = f32 f32", ftz=_FTZ, section="9.7.3.8 div")

@@ -1,9 +1,11 @@
 """Arithmetic on f32 and f32x2: sums, products, order and signs.
 
 A NaN result is always 0x7fffffff: the ISA leaves the payload open, and this is what the hardware
-writes; abs, neg and copysign alone keep it. Without a rounding modifier add, sub and mul round to
-nearest even. ``.ftz`` makes subnormal operands and results zeros of their sign. ``.sat`` limits the
-result to [0, 1], NaN and -0 becoming +0.
+writes, for abs and neg too; copysign alone keeps it. Without a rounding modifier add, sub and mul
+round to nearest even. ``.ftz`` makes subnormal operands and results zeros of their sign; whether a
+result is subnormal is decided after rounding it to 24 bits whatever its exponent (IEEE 754's
+tininess after rounding), which an H200 confirms. ``.sat`` limits the result to [0, 1], NaN and -0
+becoming +0.
 """
 
 from __future__ import annotations
@@ -72,43 +74,67 @@ def _variants(name: str, signature: str, section: str) -> Callable[[Any], Any]:
 @_variants("add", "<t> = <t> <t>", "9.7.3.3 add")
 def add_variant(a: Array, b: Array, *, mode: str, flags: str) -> Array:
     """``a + b`` in the given rounding mode, with ``.ftz`` and ``.sat`` as given."""
-    a, b = _operands(flags, a, b)
-    return _finish(flags, add32(a, b, _direction(mode)))
+    return _variant(add32, (a, b), mode, flags)
 
 
 @_variants("sub", "<t> = <t> <t>", "9.7.3.4 sub")
 def sub_variant(a: Array, b: Array, *, mode: str, flags: str) -> Array:
     """``a - b`` in the given rounding mode, with ``.ftz`` and ``.sat`` as given."""
-    a, b = _operands(flags, a, b)
-    return _finish(flags, sub32(a, b, _direction(mode)))
+    return _variant(sub32, (a, b), mode, flags)
 
 
 @_variants("mul", "<t> = <t> <t>", "9.7.3.5 mul")
 def mul_variant(a: Array, b: Array, *, mode: str, flags: str) -> Array:
     """``a * b`` in the given rounding mode, with ``.ftz`` and ``.sat`` as given."""
-    a, b = _operands(flags, a, b)
-    return _finish(flags, mul32(a, b, _direction(mode)))
+    return _variant(mul32, (a, b), mode, flags)
 
 
 @_variants("fma", "<t> = <t> <t> <t>", "9.7.3.6 fma")
 def fma_variant(a: Array, b: Array, c: Array, *, mode: str, flags: str) -> Array:
     """``a * b + c`` rounded once in the given mode, with ``.ftz`` and ``.sat`` as given."""
-    a, b, c = _operands(flags, a, b, c)
-    return _finish(flags, fma32(a, b, c, _direction(mode)))
+    return _variant(fma32, (a, b, c), mode, flags)
 
 
-def _direction(mode: str) -> Direction:
-    return cast(Direction, mode[1:] or "rn")
+def _variant(
+    function: Callable[..., Array], operands: tuple[Array, ...], mode: str, flags: str
+) -> Array:
+    direction = cast(Direction, mode[1:] or "rn")
+    if ".ftz" not in flags:
+        result = function(*operands, direction)
+    else:
+        operands = tuple(map(flush, operands))
+        result = function(*operands, direction)
+        # Sums of two are exact near the smallest normal number.
+        product = function in (mul32, fma32)
+        scaled = function(*_scaled(*operands), direction) if product else result * _SCALE
+        result = flush_result(result, scaled)
+    return saturated(result) if ".sat" in flags else result
 
 
-def _operands(flags: str, *operands: Array) -> list[Array]:
-    return [flush(x) for x in operands] if ".ftz" in flags else list(operands)
+_SCALE: Final = np.float32(2.0**64)
+_MIN_NORMAL: Final = np.float32(2.0**-126)
 
 
-def _finish(flags: str, x: Array) -> Array:
-    if ".ftz" in flags:
-        x = flush(x)
-    return saturated(x) if ".sat" in flags else x
+def _scaled(a: Array, b: Array, *c: Array) -> tuple[Array, ...]:
+    """Operands for a product or fused sum 2**64 times as large, where it is near 2**-126.
+
+    The smaller factor is scaled: a product that small leaves it room.
+    """
+    first = np.abs(a) <= np.abs(b)
+    return (
+        np.where(first, a * _SCALE, a), np.where(first, b, b * _SCALE), *(x * _SCALE for x in c)
+    )  # fmt: skip
+
+
+def flush_result(result: Array, scaled: Array) -> Array:
+    """``result`` with what is subnormal after rounding as zero.
+
+    ``scaled`` is 2**64 times the result, rounded in the same mode to float32. It decides where
+    ``result``, rounded on the coarser grid of subnormals, has become the smallest normal number.
+    """
+    size = np.abs(result)
+    small = (size < _MIN_NORMAL) | ((size == _MIN_NORMAL) & (np.abs(scaled) < _MIN_NORMAL * _SCALE))
+    return np.where(small, np.copysign(np.float32(0), result), result)
 
 
 def saturated(x: Array) -> Array:
@@ -186,7 +212,8 @@ def _order_variants(signature: str, absolute: str) -> Callable[[Any], Any]:
 def extreme_variant(a: Array, b: Array, *, op: str, ftz: str, nan: str, size: str) -> Array:
     """As without ``.ftz``; ``.xorsign.abs`` compares magnitudes and multiplies the signs."""
     choose = extreme_nan if nan else extreme
-    a, b = _operands(ftz, a, b)
+    if ftz:
+        a, b = flush(a), flush(b)
     if not size:
         return choose(a, b, op=op)
     result = choose(np.abs(a), np.abs(b), op=op)
@@ -202,7 +229,10 @@ def extreme_variant_of_3(
 ) -> Array:
     """As without ``.ftz``; ``.abs`` compares and returns magnitudes."""
     choose = extreme_nan if nan else extreme
-    a, b, c = (np.abs(x) if size else x for x in _operands(ftz, a, b, c))
+    if ftz:
+        a, b, c = flush(a), flush(b), flush(c)
+    if size:
+        a, b, c = np.abs(a), np.abs(b), np.abs(c)
     return choose(choose(a, b, op=op), c, op=op)
 
 
@@ -211,8 +241,8 @@ def extreme_variant_of_3(
 
 @instruction("abs.f32", "f32 = f32", section="9.7.3.9 abs")
 def abs_(a: Array) -> Array:
-    """``|a|``; a NaN keeps its payload."""
-    return (a.view(np.uint32) & _MAGNITUDE).view(np.float32)
+    """``|a|``."""
+    return canonical_nan(np.abs(a))
 
 
 @instruction("abs.ftz.f32", "f32 = f32", section="9.7.3.9 abs")
@@ -223,8 +253,8 @@ def abs_ftz(a: Array) -> Array:
 
 @instruction("neg.f32", "f32 = f32", section="9.7.3.10 neg")
 def neg(a: Array) -> Array:
-    """``-a``; a NaN keeps its payload."""
-    return (a.view(np.uint32) ^ _SIGN).view(np.float32)
+    """``-a``."""
+    return canonical_nan(-a)
 
 
 @instruction("neg.ftz.f32", "f32 = f32", section="9.7.3.10 neg")

@@ -1,9 +1,12 @@
-"""Arithmetic on f64, to nearest even; and testp of f32 and f64."""
+"""Arithmetic on f64, to nearest even; and testp of f32 and f64.
+
+A NaN operand gives itself, quieted, with its payload and sign, the last operand first: so does an
+H200. An invalid operation gives 0xfff8000000000000.
+"""
 
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any, Final
 
 import numpy as np
 
@@ -11,39 +14,37 @@ from simulator.isa.table import instruction
 from simulator.isa.types import Array
 
 _NEAREST = ("", ".rn")
-_CANONICAL_NAN: Final[dict[Any, Array]] = {
-    np.dtype(np.float16): np.array(0x7FFF, np.uint16).view(np.float16),
-    np.dtype(np.float64): np.array(0xFFF8000000000000, np.uint64).view(np.float64),
-}
 
 
-def canonical(x: Array) -> Array:
-    """``x`` with every NaN replaced by the one that the hardware writes; float16 or float64."""
-    return np.where(np.isnan(x), _CANONICAL_NAN[x.dtype], x)
+def _keep_nan(result: Array, *operands: Array) -> Array:
+    """``result`` with the last operand that is NaN, quieted, in its place."""
+    for x in operands:
+        result = np.where(np.isnan(x), x * 1.0, result)
+    return result
 
 
 @instruction("add<mode>.f64", "f64 = f64 f64", mode=_NEAREST, section="9.7.3.3 add")
 def add(a: Array, b: Array) -> Array:
     """``a + b`` to nearest even."""
-    return canonical(a + b)
+    return _keep_nan(a + b, a, b)
 
 
 @instruction("sub<mode>.f64", "f64 = f64 f64", mode=_NEAREST, section="9.7.3.4 sub")
 def sub(a: Array, b: Array) -> Array:
     """``a - b`` to nearest even."""
-    return canonical(a - b)
+    return _keep_nan(a - b, a, b)
 
 
 @instruction("mul<mode>.f64", "f64 = f64 f64", mode=_NEAREST, section="9.7.3.5 mul")
 def mul(a: Array, b: Array) -> Array:
     """``a * b`` to nearest even."""
-    return canonical(a * b)
+    return _keep_nan(a * b, a, b)
 
 
 @instruction("fma.rn.f64", "f64 = f64 f64 f64", section="9.7.3.6 fma")
 def fma(a: Array, b: Array, c: Array) -> Array:
     """``a * b + c``, rounded once to nearest even, by exact fractions."""
-    result = canonical(a * b + c)
+    result = _keep_nan(a * b + c, a, b, c)
     finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
     # An exact zero keeps the sign that the float64 expression gives it.
     for lane in np.flatnonzero(finite & (a != 0) & (b != 0)):
@@ -65,45 +66,48 @@ def _nearest(exact: Fraction) -> float:
 @instruction("div.rn.f64", "f64 = f64 f64", section="9.7.3.8 div")
 def div(a: Array, b: Array) -> Array:
     """``a / b`` to nearest even."""
-    return canonical(a / b)
+    return _keep_nan(a / b, a, b)
 
 
 @instruction("abs.f64", "f64 = f64", section="9.7.3.9 abs")
 def abs_(a: Array) -> Array:
-    """``|a|``; a NaN keeps its payload."""
-    return np.abs(a)
+    """``|a|``; a NaN keeps its sign."""
+    return np.where(np.isnan(a), a * 1.0, np.abs(a))
 
 
 @instruction("neg.f64", "f64 = f64", section="9.7.3.10 neg")
 def neg(a: Array) -> Array:
-    """``-a``; a NaN keeps its payload."""
-    return -a
+    """``-a``; a NaN keeps its sign."""
+    return np.where(np.isnan(a), a * 1.0, -a)
 
 
 @instruction("min.f64", "f64 = f64 f64", section="9.7.3.11 min")
 def min_(a: Array, b: Array) -> Array:
     """The smaller; the other operand where one is NaN; -0 is smaller than +0."""
-    smaller = np.where((a == b) & np.signbit(b), b, np.fmin(a, b))
-    return canonical(np.where((a == b) & np.signbit(a), a, smaller))
+    return _choose((b < a) | ((a == b) & np.signbit(b)), a, b)
 
 
 @instruction("max.f64", "f64 = f64 f64", section="9.7.3.12 max")
 def max_(a: Array, b: Array) -> Array:
     """The larger; the other operand where one is NaN; -0 is smaller than +0."""
-    larger = np.where((a == b) & ~np.signbit(b), b, np.fmax(a, b))
-    return canonical(np.where((a == b) & ~np.signbit(a), a, larger))
+    return _choose((b > a) | ((a == b) & np.signbit(a)), a, b)
+
+
+def _choose(second: Array, a: Array, b: Array) -> Array:
+    """``b`` where ``second`` says so or ``a`` is NaN, else ``a``; a NaN is quieted."""
+    return np.where(second | np.isnan(a), b * 1.0, a)
 
 
 @instruction("rcp.rn.f64", "f64 = f64", section="9.7.3.13 rcp")
 def rcp(a: Array) -> Array:
     """``1 / a`` to nearest even."""
-    return canonical(1 / a)
+    return 1 / a
 
 
 @instruction("sqrt.rn.f64", "f64 = f64", section="9.7.3.15 sqrt")
 def sqrt(a: Array) -> Array:
     """The square root to nearest even."""
-    return canonical(np.sqrt(a))
+    return np.sqrt(a)
 
 
 @instruction("copysign.f64", "f64 = f64 f64", section="9.7.3.2 copysign")

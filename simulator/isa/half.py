@@ -1,8 +1,7 @@
 """Arithmetic on f16, bf16 and their pairs, and mixed-precision arithmetic.
 
-Every operation rounds once, to nearest even. A NaN result is 0x7fff; abs and neg alone keep the
-payload. ``.relu`` makes a negative result 0 and keeps NaN, ``.sat`` limits to [0, 1] and makes NaN
-0.
+Every operation rounds once, to nearest even. A NaN result is 0x7fff. ``.relu`` makes a negative
+result 0 and keeps NaN, ``.sat`` limits to [0, 1] and makes NaN 0. ``.ftz`` is that of f32.
 """
 
 from __future__ import annotations
@@ -72,14 +71,14 @@ def add(a: Array, b: Array, *, t: str, ftz: str, limit: str) -> Array:
 @_forms("sub", "9.7.4.2 sub")
 def sub(a: Array, b: Array, *, t: str, ftz: str, limit: str) -> Array:
     """``a - b``."""
-    return _fused(a, _ones(a, t), neg(b), t=t, ftz=ftz, limit=limit)
+    return _fused(a, _ones(a, t), neg(b, t=t), t=t, ftz=ftz, limit=limit)
 
 
 @_forms("mul", "9.7.4.3 mul")
 def mul(a: Array, b: Array, *, t: str, ftz: str, limit: str) -> Array:
     """``a * b``."""
     # Adding -0 keeps the sign of a zero product.
-    return _fused(a, b, neg(np.zeros_like(a)), t=t, ftz=ftz, limit=limit)
+    return _fused(a, b, neg(np.zeros_like(a), t=t), t=t, ftz=ftz, limit=limit)
 
 
 @_forms("fma", "9.7.4.4 fma")
@@ -102,7 +101,10 @@ def _fused(a: Array, b: Array, c: Array, *, t: str, ftz: str, limit: str) -> Arr
     odd = np.where(down.view(np.uint32) & np.uint32(1), down, up)
     result = narrow(odd, t)
     if ftz:
-        result = flush16(result)
+        # Subnormal is what would round to below 2**-14 on the grid of normal numbers.
+        large = wide(narrow(odd * np.float32(2.0**10), t), t)
+        small = (np.abs(odd) < np.float32(2.0**-13)) & (np.abs(large) < np.float32(2.0**-4))
+        result = np.where(small, np.copysign(np.float16(0), result), result)
     if limit == ".sat":
         return float32.saturated(result)
     return _relu(result, t) if limit else result
@@ -116,28 +118,33 @@ def _relu(a: Array, t: str) -> Array:
 # 2. Signs and order
 
 
+def _canonical(codes: Array, t: str) -> Array:
+    nan = (codes & np.uint16(0x7FFF)) > np.uint16(_FORMATS[t].infinity)
+    return np.where(nan, np.uint16(0x7FFF), codes)
+
+
 @instruction("neg.<t>", "<t> = <t>", t=(*_F16, *_BF16), section="9.7.4.5 neg")
-def neg(a: Array) -> Array:
-    """``-a``; a NaN keeps its payload."""
-    return (a.view(np.uint16) ^ np.uint16(0x8000)).view(a.dtype)
+def neg(a: Array, *, t: str) -> Array:
+    """``-a``."""
+    return _canonical(a.view(np.uint16) ^ np.uint16(0x8000), t).view(a.dtype)
 
 
 @instruction("neg.ftz.<t>", "<t> = <t>", t=_F16, section="9.7.4.5 neg")
 def neg_ftz(a: Array) -> Array:
     """``-a``, a zero for a subnormal."""
-    return neg(flush16(a))
+    return neg(flush16(a), t="f16")
 
 
 @instruction("abs.<t>", "<t> = <t>", t=(*_F16, *_BF16), section="9.7.4.6 abs")
-def abs_(a: Array) -> Array:
-    """``|a|``; a NaN keeps its payload."""
-    return (a.view(np.uint16) & np.uint16(0x7FFF)).view(a.dtype)
+def abs_(a: Array, *, t: str) -> Array:
+    """``|a|``."""
+    return _canonical(a.view(np.uint16) & np.uint16(0x7FFF), t).view(a.dtype)
 
 
 @instruction("abs.ftz.<t>", "<t> = <t>", t=_F16, section="9.7.4.6 abs")
 def abs_ftz(a: Array) -> Array:
     """``|a|``, 0 for a subnormal."""
-    return abs_(flush16(a))
+    return abs_(flush16(a), t="f16")
 
 
 @instruction("<op><ftz><nan><size>.<t>", "<t> = <t> <t>", op=("min",), ftz=("", ".ftz"), t=_F16,
@@ -152,8 +159,13 @@ def extreme(a: Array, b: Array, *, op: str, ftz: str, nan: str, size: str, t: st
     """The smaller or larger, as for f32."""
     if ftz:
         a, b = flush16(a), flush16(b)
-    result = float32.extreme_variant(wide(a, t), wide(b, t), op=op, ftz="", nan=nan, size=size)
-    return narrow(result, t)
+    x, y = (np.abs(wide(v, t)) if size else wide(v, t) for v in (a, b))
+    result = narrow((float32.extreme_nan if nan else float32.extreme)(x, y, op=op), t)
+    if not size:
+        return result
+    # The sign counts even where the operand that it comes from is NaN.
+    sign = (a.view(np.uint16) ^ b.view(np.uint16)) & np.uint16(0x8000)
+    return _canonical(result.view(np.uint16) | sign, t).view(result.dtype)
 
 
 # 3. Functions

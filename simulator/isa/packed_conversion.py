@@ -82,8 +82,12 @@ def small_from_f32(a: Array, b: Array, *, d: str, limits: str) -> Array:
 @instruction("cvt.<mode><limits>.tf32.f32", "b32 = f32", mode=("rn", "rz"),
              limits=("", ".relu", ".satfinite", ".satfinite.relu"), section=_CVT)  # fmt: skip
 def tf32_from_f32(a: Array, *, mode: RoundingMode, limits: str) -> Array:
-    """``a`` rounded to 10 mantissa bits, as a 32-bit word with 13 low zeros; 0x7fffffff for NaN."""
-    return _codes(a, "tf32", mode, limits)
+    """``a`` rounded to 10 mantissa bits, as a 32-bit word with 13 low zeros; 0x7fffe000 for NaN.
+
+    That NaN is what an H200 writes for rn and rz; its rna, which makes an infinity of some NaNs,
+    is not followed.
+    """
+    return _codes(a, "tf32", mode, limits) & np.uint32(0xFFFFE000)
 
 
 def _codes(x: Array, packed: str, mode: RoundingMode, limits: str) -> Array:

@@ -196,7 +196,7 @@ def values(kind: str, x: np.ndarray) -> list[Any]:
     """The Python values of one array; its dtype, size and layout must be those of its type."""
     assert x.dtype == DTYPES[kind], f"{kind} came as {x.dtype}"
     assert x.shape == (LANES * elements(kind),), f"{kind} has shape {x.shape}"
-    assert x.flags.c_contiguous
+    assert x.flags.c_contiguous, "not c_contiguous"
     raw = x.view(f"u{x.itemsize}") if x.dtype.kind == "f" else x
     plain = raw.tolist()
     n = elements(kind)

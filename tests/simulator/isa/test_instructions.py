@@ -21,7 +21,7 @@ ADD = TABLE["add.s32"][0]
         (lambda a, b: (a + b).astype(np.int64), "came as int64"),
         (lambda a, b: (a + b).view(np.uint32), "came as uint32"),
         (lambda a, b: (a + b)[:16], "shape"),
-        (lambda a, b: np.repeat(a + b, 2)[::2], ""),
+        (lambda a, b: np.repeat(a + b, 2)[::2], "c_contiguous"),
     ],
     ids=["value", "width", "sign", "size", "layout"],
 )
