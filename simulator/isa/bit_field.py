@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.isa.table import instruction
-from simulator.isa.types import Array
+from simulator.isa.types import DTYPES, Array
 
 _BITS = ("b32", "b64")
 
@@ -109,3 +109,56 @@ def bfi(a: Array, b: Array, position: Array, length: Array) -> Array:
     field: Array = _ones(length & np.uint32(255), b.dtype) << start
     both: Array = (b & ~field) | (a << start & field)
     return both
+
+
+@instruction("szext.<mode>.<t>", "<t> = <t> u32", mode=("clamp", "wrap"), t=("u32", "s32"),
+             section="9.7.1.22 szext")  # fmt: skip
+def szext(a: Array, length: Array, *, mode: str) -> Array:
+    """The ``length`` lowest bits, extended by zeros or their own sign; see ``bfe``.
+
+    A length beyond 31 counts modulo 32 for ``wrap`` and keeps the word for ``clamp``.
+    """
+    count = np.minimum(length, np.uint32(32)) if mode == "clamp" else length & np.uint32(31)
+    start = np.zeros_like(count)
+    return (bfe_signed if a.dtype == np.int32 else bfe_unsigned)(a, start, count)
+
+
+@instruction("bmsk.<mode>.b32", "b32 = u32 u32", mode=("clamp", "wrap"), section="9.7.1.23 bmsk")
+def bmsk(position: Array, length: Array, *, mode: str) -> Array:
+    """``length`` one bits from ``position`` on; both clamped to 32, or modulo 32."""
+    if mode == "clamp":
+        start, count = np.minimum(position, np.uint32(32)), np.minimum(length, np.uint32(32))
+    else:
+        start, count = position & np.uint32(31), length & np.uint32(31)
+    mask: Array = _ones(count, np.dtype(np.uint32)) << start
+    return mask
+
+
+@instruction("dp4a.<a>.<b>", "u32 = b32 b32 u32", a=("u32",), b=("u32",), section="9.7.1.24 dp4a")
+@instruction("dp4a.<a>.<b>", "s32 = b32 b32 s32", a=("u32",), b=("s32",), section="9.7.1.24 dp4a")
+@instruction("dp4a.<a>.<b>", "s32 = b32 b32 s32", a=("s32",), b=("u32", "s32"),
+             section="9.7.1.24 dp4a")  # fmt: skip
+def dp4a(x: Array, y: Array, c: Array, *, a: str, b: str) -> Array:
+    """``c`` plus the dot product of the four bytes of ``x`` and ``y``, each of its own sign."""
+    left, right = _parts(x, f"{a[0]}8"), _parts(y, f"{b[0]}8")
+    products: Array = (left * right).sum(axis=1).astype(c.dtype)
+    return c + products
+
+
+@instruction("dp2a.<half>.<a>.<b>", "u32 = b32 b32 u32", a=("u32",), b=("u32",),
+             half=("lo", "hi"), section="9.7.1.25 dp2a")  # fmt: skip
+@instruction("dp2a.<half>.<a>.<b>", "s32 = b32 b32 s32", a=("u32",), b=("s32",),
+             half=("lo", "hi"), section="9.7.1.25 dp2a")  # fmt: skip
+@instruction("dp2a.<half>.<a>.<b>", "s32 = b32 b32 s32", a=("s32",), b=("u32", "s32"),
+             half=("lo", "hi"), section="9.7.1.25 dp2a")  # fmt: skip
+def dp2a(x: Array, y: Array, c: Array, *, half: str, a: str, b: str) -> Array:
+    """``c`` plus the dot product of the two halves of ``x`` and the low or high bytes of ``y``."""
+    left, right = _parts(x, f"{a[0]}16"), _parts(y, f"{b[0]}8")
+    chosen = right[:, :2] if half == "lo" else right[:, 2:]
+    products: Array = (left * chosen).sum(axis=1).astype(c.dtype)
+    return c + products
+
+
+def _parts(x: Array, t: str) -> Array:
+    """The parts of 32-bit words as integers of a smaller type, [lanes, parts], in 64 bits."""
+    return x.view(DTYPES[t]).reshape(len(x), -1).astype(np.int64)

@@ -81,6 +81,36 @@ def bfi(a, b, position, length, *, t):
     return b
 
 
+@FAMILY.oracle("szext.<mode>.<t>", mode=("clamp", "wrap"), t=("u32", "s32"))
+def szext(a, length, *, mode, t):
+    length = min(length, 32) if mode == "clamp" else length % 32
+    field = a % (1 << length)
+    negative = t == "s32" and length > 0 and field >> length - 1
+    return field - (1 << length) if negative else field
+
+
+@FAMILY.oracle("bmsk.<mode>.b32", mode=("clamp", "wrap"))
+def bmsk(position, length, *, mode):
+    limit = (lambda n: min(n, 32)) if mode == "clamp" else (lambda n: n % 32)
+    return (1 << limit(length)) - 1 << limit(position)
+
+
+def parts(word, width, t):
+    fields = [word >> i & (1 << width) - 1 for i in range(0, 32, width)]
+    return [f - (1 << width) if t[0] == "s" and f >> width - 1 else f for f in fields]
+
+
+@FAMILY.oracle("dp4a.<a>.<b>", a=("u32", "s32"), b=("u32", "s32"))
+def dp4a(x, y, c, *, a, b):
+    return c + sum(p * q for p, q in zip(parts(x, 8, a), parts(y, 8, b), strict=True))
+
+
+@FAMILY.oracle("dp2a.<half>.<a>.<b>", half=("lo", "hi"), a=("u32", "s32"), b=("u32", "s32"))
+def dp2a(x, y, c, *, half, a, b):
+    chosen = parts(y, 8, b)[0 if half == "lo" else 2 :][:2]
+    return c + sum(p * q for p, q in zip(parts(x, 16, a), chosen, strict=True))
+
+
 @pytest.mark.parametrize("template", FAMILY.templates)
 def test_bit_field(template):
     FAMILY.check(template, rounds=8)
