@@ -175,6 +175,14 @@ class _Writer:
             lines = self._wait(block.terminator.operation, mask)
         else:
             lines = [self._line(i, op, mask) for i, op in enumerate(block.operations)]
+        return self._function_of(index, lines)
+
+    def compile_one(self, index: int, position: int, masked: bool) -> _Run:
+        """The function of one operation of a block that is not a wait, on the line it has there."""
+        operation = self._program.blocks[index].operations[position]
+        return self._function_of(index, [""] * position + [self._line(position, operation, "m" if masked else None)])
+
+    def _function_of(self, index: int, lines: list[str]) -> _Run:
         source = "def run(w, R, m):\n" + "\n".join(" " + line for line in lines)
         scope: dict[str, Any] = {}
         exec(compile(source, f"{_FILE}{index}", "exec"), self._globals, scope)

@@ -14,7 +14,8 @@ import functools
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -29,6 +30,7 @@ from simulator.interpreter import Interpreter
 from simulator.machine.cluster import Dim3, Launch
 from simulator.machine.global_memory import GlobalMemory, tensors_of
 from simulator.machine.schedule import run_grid
+from simulator.native import NativeExecutor
 from simulator.policy import Policy
 from simulator.ptx.parser import parse
 
@@ -38,12 +40,25 @@ INSTRUCTION_LIMIT = 10**10
 """Warp-instructions after which a launch counts as endless."""
 
 
+ExecutorName = Literal["interpreter", "native"]
+"""Who runs the warps: the specification, or native code with the same results (docs/simulator/native.md)."""
+
+
 @dataclass(frozen=True)
 class LoadedProgram:
     """A linked host function and the decoded kernels that it launches, by name."""
 
     host: HostProgram
     kernels: dict[str, Interpreter]
+    _native: dict[str, NativeExecutor] = field(default_factory=dict, repr=False)
+
+    def executor(self, kernel: str, name: ExecutorName) -> Interpreter:
+        """The executor of a kernel; native code is compiled when it is first asked for."""
+        if name == "interpreter":
+            return self.kernels[kernel]
+        if kernel not in self._native:
+            self._native[kernel] = NativeExecutor(self.kernels[kernel].program)
+        return self._native[kernel]
 
 
 @dataclass(frozen=True)
@@ -89,6 +104,7 @@ def launch(
     *,
     policy: Policy = Policy(),
     checks: Checks = Checks(),
+    executor: ExecutorName = "interpreter",
     instruction_limit: int = INSTRUCTION_LIMIT,
 ) -> Result:
     """Call the host function and execute what it launches; tensors are read and written in place.
@@ -103,9 +119,9 @@ def launch(
     memory = GlobalMemory(tensors_of(arguments), check_initialised=checks.initialisation)
     runs = []
     for item in captured:
-        interpreter = program.kernels.get(item.kernel)
-        if interpreter is None:
+        if item.kernel not in program.kernels:
             raise SimulatorBug(f"the host launches {item.kernel!r}, which the PTX does not define")
+        interpreter = program.executor(item.kernel, executor)
         state = Launch(
             program=interpreter.program, grid=item.grid, block=item.block, cluster=item.cluster,
             dynamic_shared_bytes=item.dynamic_shared_bytes,
@@ -133,6 +149,7 @@ def launch_kernel(
     name: str | None = None,
     policy: Policy = Policy(),
     checks: Checks = Checks(),
+    executor: ExecutorName = "interpreter",
     instruction_limit: int = INSTRUCTION_LIMIT,
 ) -> KernelRun:
     """Execute one kernel of a PTX text without a host function; tensors are read and written in place.
@@ -144,7 +161,8 @@ def launch_kernel(
     kernels = parse(ptx).kernels
     if name is None and len(kernels) != 1:
         raise ValueError(f"name None: the text has kernels {sorted(kernels)}")
-    interpreter = Interpreter(decode(kernels[name] if name else next(iter(kernels.values()))))
+    decoded = decode(kernels[name] if name else next(iter(kernels.values())))
+    interpreter = Interpreter(decoded) if executor == "interpreter" else NativeExecutor(decoded)
     params = interpreter.program.kernel.params
     if len(arguments) != len(params):
         raise ValueError(f"{len(arguments)} arguments for the {len(params)} parameters of the kernel")

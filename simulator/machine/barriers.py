@@ -6,7 +6,10 @@ and barrier.cluster.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
+
+import numpy as np
 
 from simulator.errors import ProtocolError
 
@@ -14,16 +17,22 @@ MAX_COUNT = (1 << 20) - 1
 """The largest arrival count of an mbarrier (PTX ISA, "Phase of the mbarrier object")."""
 
 
-class Mbarrier:
+class Mbarrier(ctypes.Structure):
     """An mbarrier object: a phase ends when no arrival is pending and ``tx`` is zero.
 
     ``tx`` counts bytes still expected; it goes below zero when data arrive before they are expected,
-    as happens to the even CTA of a pair. ``on_phase`` is called when a phase ends.
+    as happens to the even CTA of a pair. ``on_phase`` is called when a phase ends. The counts lie in
+    a C structure, which native code reads and writes too.
     """
 
-    __slots__ = ("expected", "name", "on_phase", "pending", "phase", "tx")
+    _fields_ = tuple((field, ctypes.c_int64) for field in ("expected", "pending", "tx", "phase"))
+    expected: int
+    pending: int
+    tx: int
+    phase: int
 
     def __init__(self, name: str, expected: int, on_phase: Callable[[], None]) -> None:
+        super().__init__()
         if not 1 <= expected <= MAX_COUNT:
             raise ProtocolError(f"mbarrier {name}: count {expected} is not in 1..{MAX_COUNT}")
         self.name = name
@@ -68,31 +77,67 @@ class Mbarrier:
             self.on_phase()
 
 
-class NamedBarrier:
-    """One of a CTA's sixteen barriers; ``generation`` counts how often it has opened."""
+class MbarrierTable(dict[int, Mbarrier]):
+    """The mbarrier objects of a CTA by offset.
 
-    __slots__ = ("arrived", "awaited", "generation", "name", "on_open")
+    ``addresses`` repeats them for native code: by offset / 8 the object's address, 0 for none. It
+    is None while there has been no object.
+    """
+
+    def __init__(self, shared_bytes: int) -> None:
+        super().__init__()
+        self._shared_bytes = shared_bytes
+        self.addresses: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None
+
+    def __setitem__(self, offset: int, barrier: Mbarrier) -> None:
+        super().__setitem__(offset, barrier)
+        if self.addresses is None:
+            self.addresses = np.zeros(-(-self._shared_bytes // 8), np.int64)
+        if offset < self._shared_bytes:
+            self.addresses[offset // 8] = ctypes.addressof(barrier)
+
+    def __delitem__(self, offset: int) -> None:
+        super().__delitem__(offset)
+        if self.addresses is not None and offset < self._shared_bytes:
+            self.addresses[offset // 8] = 0
+
+
+class NamedBarrier(ctypes.Structure):
+    """One of a CTA's sixteen barriers; ``generation`` counts how often it has opened.
+
+    ``awaiting`` is the number of threads awaited, -1 while no thread has arrived. The counts lie in
+    a C structure, which native code reads and writes too.
+    """
+
+    _fields_ = tuple((field, ctypes.c_int64) for field in ("arrived", "awaiting", "generation"))
+    arrived: int
+    awaiting: int
+    generation: int
 
     def __init__(self, name: str, on_open: Callable[[], None]) -> None:
+        super().__init__()
         self.name = name
-        self.arrived = 0
-        self.awaited: int | None = None
-        self.generation = 0
+        self.awaiting = -1
         self.on_open = on_open
+
+    @property
+    def awaited(self) -> int | None:
+        """The number of threads awaited; None while no thread has arrived."""
+        return None if self.awaiting < 0 else self.awaiting
 
     def arrive(self, threads: int, awaited: int) -> int:
         """Count ``threads`` in; the generation to wait for. All must await the same number."""
-        if self.awaited not in (None, awaited):
+        if self.awaiting not in (-1, awaited):
             raise ProtocolError(
                 f"barrier {self.name}: some threads await {self.awaited} threads, others {awaited}"
             )
-        self.awaited = awaited
+        self.awaiting = awaited
         self.arrived += threads
         ticket = self.generation
         if self.arrived > awaited:
             raise ProtocolError(f"{self.arrived} threads at {self.describe()}")
         if self.arrived == awaited:
-            self.arrived, self.awaited = 0, None
+            self.arrived, self.awaiting = 0, -1
             self.generation += 1
             self.on_open()
         return ticket

@@ -14,7 +14,7 @@ from simulator.checks import Checks
 from simulator.errors import Location, Trap, Unsupported
 from simulator.isa.types import BITS, DTYPES
 from simulator.machine.asynchronous import Asynchronous
-from simulator.machine.barriers import ClusterBarrier, Mbarrier, NamedBarrier
+from simulator.machine.barriers import ClusterBarrier, Mbarrier, MbarrierTable, NamedBarrier
 from simulator.machine.global_memory import GlobalMemory
 from simulator.machine.memory_map import OFFSET_MASK, RANK_SHIFT
 from simulator.machine.shared_memory import SharedMemory
@@ -66,7 +66,7 @@ class Cta:
         )
         self.tensor_memory = TensorMemory(checked=launch.checks.initialisation)
         self.special: dict[tuple[str, str], Any] = {}
-        self.mbarriers: dict[int, Mbarrier] = {}
+        self.mbarriers = MbarrierTable(self.shared.size)
         self.named_barriers: dict[int, NamedBarrier] = {}
         threads = launch.block[0] * launch.block[1] * launch.block[2]
         self.threads = threads

@@ -69,6 +69,8 @@ class TensorMemory:
         self.checked = checked
         self.allocations: dict[int, int] = {}
         """Number of columns by first column."""
+        self.owners: NDArray[np.int32] = np.zeros(COLUMNS, np.int32)
+        """For native code: one more than the first column of each column's allocation, 0 for none."""
         self._relinquished = False
 
     def allocate(self, columns: int) -> int | None:
@@ -87,7 +89,7 @@ class TensorMemory:
         for start in range(0, COLUMNS - columns + 1, MIN_COLUMNS):
             if not any(s < start + columns and start < s + n for s, n in self.allocations.items()):
                 self.allocations[start] = columns
-                self._forget(start, columns)
+                self._forget(start, columns, owner=start + 1)
                 return start
         return None
 
@@ -99,7 +101,7 @@ class TensorMemory:
                 f"tcgen05.dealloc: {columns} columns at {address:#x}; allocated: {held or 'none'}"
             )
         del self.allocations[address]
-        self._forget(address, columns)
+        self._forget(address, columns, owner=0)
 
     def relinquish(self) -> None:
         """Give up the permit to allocate, for good."""
@@ -116,7 +118,8 @@ class TensorMemory:
             total = sum(self.allocations.values())
             raise ProtocolError(f"the CTA ends with {total} tensor memory columns allocated")
 
-    def _forget(self, start: int, columns: int) -> None:
+    def _forget(self, start: int, columns: int, *, owner: int) -> None:
+        self.owners[start : start + columns] = owner
         self.words[:, start : start + columns] = POISON
         self.valid[:, start : start + columns] = False
 

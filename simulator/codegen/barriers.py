@@ -1,0 +1,208 @@
+"""mbarrier and bar: the common cases, in which nothing is wrong and all lanes address one object."""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from simulator.codegen.emit import BLOCK, I32, I64, POINTER, Emitter, Value
+from simulator.codegen.state import (
+    FOR_BARRIER,
+    FOR_MBARRIER,
+    NOT_WAITING,
+    CtaState,
+)
+from simulator.codegen.translations import effect
+from simulator.isa import synchronisation
+from simulator.machine.barriers import Mbarrier, NamedBarrier
+from simulator.machine.memory_map import OFFSET_MASK
+from simulator.machine.warp import LANES
+
+_ZERO, _ONE = ir.Constant(I64, 0), ir.Constant(I64, 1)
+
+
+def _mbarrier(e: Emitter) -> tuple[Value, Value]:
+    """The object at the address of leaves 0 and 1, and that address (32 bits)."""
+    address = e.b.add(e.uniform(0, "b32"), e.b.trunc(e.immediate(1), I32))
+    odd = e.b.and_(address, ir.Constant(I32, 7))
+    e.python_if(e.b.icmp_unsigned("!=", odd, ir.Constant(I32, 0)))
+    cta = e.cta_of(address)
+    offset = e.b.zext(e.b.and_(address, ir.Constant(I32, OFFSET_MASK)), I64)
+    e.python_if(e.b.icmp_unsigned(">=", offset, e.field(cta, CtaState, "shared_size")))
+    table = e.field(cta, CtaState, "mbarriers")
+    e.python_if(e.b.icmp_unsigned("==", table, _ZERO))
+    held = e.b.load(e.offset(e.b.inttoptr(table, POINTER), offset), typ=I64)
+    e.python_if(e.b.icmp_unsigned("==", held, _ZERO))
+    return e.b.inttoptr(held, POINTER), address
+
+
+def _arrive(e: Emitter, barrier: Value, count: Value) -> None:
+    """``count`` (64 bits) arrivals; Python's if there are too many."""
+    pending = e.field(barrier, Mbarrier, "pending")
+    e.python_if(e.b.icmp_signed(">", count, pending))
+    _settle(e, barrier, e.b.sub(pending, count))
+
+
+def _settle(e: Emitter, barrier: Value, pending: Value) -> None:
+    """Set ``pending``, and end the phase if that and ``tx`` are 0."""
+    e.set_field(barrier, Mbarrier, "pending", pending)
+    tx = e.field(barrier, Mbarrier, "tx")
+    with e.b.if_then(e.b.icmp_unsigned("==", e.b.or_(pending, tx), _ZERO)):
+        phase = e.field(barrier, Mbarrier, "phase")
+        e.set_field(barrier, Mbarrier, "phase", e.b.add(phase, _ONE))
+        e.set_field(barrier, Mbarrier, "pending", e.field(barrier, Mbarrier, "expected"))
+        _note_event(e)
+
+
+def _note_event(e: Emitter) -> None:
+    e.set_warp("events", e.b.add(e.warp("events"), _ONE))
+
+
+def _state(e: Emitter, barrier: Value) -> None:
+    """The result of an arrival: the phase before it."""
+    e.store(0, e.splat_of(e.field(barrier, Mbarrier, "phase")))
+
+
+_ORDER, _ANY, _CTA = synchronisation._ORDER, synchronisation._ANY, synchronisation._CTA
+
+
+@effect("mbarrier.arrive<o>.<s>.b64", "b64 = [b32]", o=_ORDER, s=_ANY)
+def arrive(e: Emitter) -> None:
+    barrier, _ = _mbarrier(e)
+    count = e.b.zext(e.b.ctpop(e.mask), I64)
+    e.python_if(e.b.icmp_signed(">", count, e.field(barrier, Mbarrier, "pending")))
+    _state(e, barrier)
+    _arrive(e, barrier, count)
+
+
+@effect("mbarrier.arrive<o>.<s>.b64", "b64 = [b32] u32", o=_ORDER, s=_ANY)
+def arrive_count(e: Emitter) -> None:
+    barrier, _ = _mbarrier(e)
+    each = e.b.zext(e.uniform(2, "u32"), I64)
+    count = e.b.mul(each, e.b.zext(e.b.ctpop(e.mask), I64))
+    e.python_if(e.b.icmp_signed(">", count, e.field(barrier, Mbarrier, "pending")))
+    _state(e, barrier)
+    _arrive(e, barrier, count)
+
+
+@effect("mbarrier.arrive.expect_tx<o>.<s>.b64", "b64 = [b32] u32", o=_ORDER, s=_ANY)
+def arrive_expect_tx(e: Emitter) -> None:
+    """Of a single lane, at a phase that awaits an arrival: then expecting ends no phase."""
+    barrier, _ = _mbarrier(e)
+    several = e.b.icmp_unsigned("!=", e.b.ctpop(e.mask), ir.Constant(I32, 1))
+    e.python_if(several)
+    e.python_if(e.b.icmp_signed("<", e.field(barrier, Mbarrier, "pending"), _ONE))
+    byte_count = e.b.zext(e.uniform(2, "u32"), I64)
+    _state(e, barrier)
+    tx = e.field(barrier, Mbarrier, "tx")
+    e.set_field(barrier, Mbarrier, "tx", e.b.add(tx, byte_count))
+    _arrive(e, barrier, _ONE)
+
+
+_ACQUIRE = synchronisation._ACQUIRE
+
+
+@effect("mbarrier.try_wait.parity<o>.<s>.b64", o=_ACQUIRE, s=_CTA)
+def try_wait(e: Emitter) -> None:
+    barrier, address = _mbarrier(e)
+    parity = e.b.and_(e.b.zext(e.uniform(2, "u32"), I64), _ONE)
+    phase = e.b.and_(e.field(barrier, Mbarrier, "phase"), _ONE)
+    passed = e.b.icmp_unsigned("!=", phase, parity)
+    wait = e.function.append_basic_block("wait")
+    give_up = e.function.append_basic_block("give_up")
+    block = e.function.append_basic_block("block")
+    go = e.function.append_basic_block("go")
+    done = e.function.append_basic_block("done")
+    e.b.cbranch(passed, go, wait)
+
+    e.b.position_at_end(go)
+    e.set_warp("waiting", NOT_WAITING)
+    e.set_warp("polling", 0)
+    e.b.branch(done)
+
+    e.b.position_at_end(wait)
+    e.set_warp("waiting", FOR_MBARRIER)
+    e.set_warp("waiting_for", e.b.zext(address, I64))
+    e.set_warp("parity", e.b.zext(e.uniform(2, "u32"), I64))
+    attempted = e.b.icmp_unsigned("!=", e.warp("attempted"), _ZERO)
+    e.b.cbranch(attempted, give_up, block)
+
+    e.b.position_at_end(block)
+    e.set_warp("attempted", 1)
+    e.b.ret(ir.Constant(I32, BLOCK))
+
+    e.b.position_at_end(give_up)
+    e.set_warp("polling", 1)
+    e.b.branch(done)
+
+    e.b.position_at_end(done)
+    e.set_warp("attempted", 0)
+    e.store(0, e.splat_of(passed))
+
+
+# Named barriers
+
+_SYNC = ("bar.sync", "barrier.sync", "barrier.sync.aligned", "bar.cta.sync", "barrier.cta.sync.aligned")
+_ARRIVE = ("bar.arrive", "barrier.arrive", "barrier.arrive.aligned", "bar.cta.arrive")
+
+
+def _named(e: Emitter) -> tuple[Value, Value]:
+    """The barrier of leaf 0, and its number."""
+    number = e.b.zext(e.uniform(0, "u32"), I64)
+    e.python_if(e.b.icmp_unsigned(">=", number, ir.Constant(I64, 16)))
+    slots = e.offset(e.cta, CtaState.named.offset)
+    held = e.b.load(e.b.gep(slots, [number], source_etype=I64), typ=I64)
+    e.python_if(e.b.icmp_unsigned("==", held, _ZERO))
+    return e.b.inttoptr(held, POINTER), number
+
+
+def _count_in(e: Emitter, barrier: Value, threads: Value) -> Value:
+    """The warp arrives; the generation before. Python's if the numbers do not fit."""
+    all_threads = e.field(e.cta, CtaState, "threads")
+    ragged = e.b.icmp_unsigned("!=", e.b.and_(threads, ir.Constant(I64, LANES - 1)), _ZERO)
+    e.python_if(e.b.and_(ragged, e.b.icmp_unsigned("!=", threads, all_threads)))
+    awaited = e.field(barrier, NamedBarrier, "awaiting")
+    fresh = e.b.icmp_signed("<", awaited, _ZERO)
+    e.python_if(e.b.not_(e.b.or_(fresh, e.b.icmp_signed("==", awaited, threads))))
+    arrived = e.b.add(e.field(barrier, NamedBarrier, "arrived"), e.b.zext(e.b.ctpop(e.mask), I64))
+    e.python_if(e.b.icmp_signed(">", arrived, threads))
+    e.set_field(barrier, NamedBarrier, "awaiting", threads)
+    e.set_field(barrier, NamedBarrier, "arrived", arrived)
+    generation = e.field(barrier, NamedBarrier, "generation")
+    with e.b.if_then(e.b.icmp_signed("==", arrived, threads)):
+        e.set_field(barrier, NamedBarrier, "arrived", 0)
+        e.set_field(barrier, NamedBarrier, "awaiting", -1)
+        e.set_field(barrier, NamedBarrier, "generation", e.b.add(generation, _ONE))
+        _note_event(e)
+    return generation
+
+
+@effect("<op>", "u32", op=_SYNC)
+def sync(e: Emitter) -> None:
+    barrier, number = _named(e)
+    _wait(e, barrier, number, e.field(e.cta, CtaState, "threads"))
+
+
+@effect("<op>", "u32 u32", op=_SYNC)
+def sync_count(e: Emitter) -> None:
+    barrier, number = _named(e)
+    _wait(e, barrier, number, e.b.zext(e.uniform(1, "u32"), I64))
+
+
+def _wait(e: Emitter, barrier: Value, number: Value, threads: Value) -> None:
+    with e.b.if_then(e.b.icmp_signed("<", e.warp("ticket"), _ZERO)):
+        e.set_warp("ticket", _count_in(e, barrier, threads))
+    generation = e.field(barrier, NamedBarrier, "generation")
+    opened = e.b.icmp_signed(">", generation, e.warp("ticket"))
+    with e.b.if_then(e.b.not_(opened)):
+        e.set_warp("waiting", FOR_BARRIER)
+        e.set_warp("waiting_for", number)
+        e.b.ret(ir.Constant(I32, BLOCK))
+    e.set_warp("ticket", -1)
+    e.set_warp("waiting", NOT_WAITING)
+    e.set_warp("polling", 0)
+
+
+@effect("<op>", "u32 u32", op=_ARRIVE)
+def bar_arrive(e: Emitter) -> None:
+    barrier, _ = _named(e)
+    _count_in(e, barrier, e.b.zext(e.uniform(1, "u32"), I64))

@@ -1,0 +1,256 @@
+"""The loop that runs a warp: basic blocks, divergence and turns, in native code.
+
+It does what ``Interpreter._turn`` does. Each instruction is a record (see ``state.HEADER_WORDS``)
+whose function is called; Python is asked for what native code leaves to it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from llvmlite import ir
+
+from simulator.codegen.emit import ADDRESS_LIMIT, FUNCTION, I32, I64, OK, POINTER, PYTHON, Value
+from simulator.codegen.state import (
+    AT_BRANCH,
+    AT_EXIT,
+    BLOCKED,
+    BRANCH,
+    DONE_TURN,
+    GOTO,
+    NEEDS_PYTHON,
+    WAIT,
+    BlockState,
+    StackEntry,
+    WarpState,
+)
+from simulator.machine.warp import LANES
+
+SYMBOL = "run_warp"
+
+
+class _Driver:
+    """Builds the function ``i32 run_warp(WarpState*)``."""
+
+    def __init__(self, module: ir.Module) -> None:
+        self.function = ir.Function(module, ir.FunctionType(I32, [POINTER]), SYMBOL)
+        self.state = self.function.args[0]
+        names = ("entry", "top", "join", "pop", "joined", "spent", "at_exit", "enter", "begin",
+                 "wait", "instruction", "call", "python", "blocked", "waited", "end")  # fmt: skip
+        self.blocks = {name: self.function.append_basic_block(name) for name in names}
+        self.b = ir.IRBuilder(self.blocks["entry"])
+
+    # Small tools
+
+    def at(self, name: str) -> None:
+        self.b.position_at_end(self.blocks[name])
+
+    def go(self, name: str) -> None:
+        self.b.branch(self.blocks[name])
+
+    def choose(self, condition: Value, yes: str, no: str) -> None:
+        self.b.cbranch(condition, self.blocks[yes], self.blocks[no])
+
+    def field(self, pointer: Value, structure: Any, name: str) -> Value:
+        offset = ir.Constant(I64, getattr(structure, name).offset)
+        return self.b.load(self.b.gep(pointer, [offset], source_etype=ir.IntType(8)), typ=I64)
+
+    def set_field(self, pointer: Value, structure: Any, name: str, value: Value | int) -> None:
+        value = ir.Constant(I64, value) if isinstance(value, int) else value
+        offset = ir.Constant(I64, getattr(structure, name).offset)
+        self.b.store(value, self.b.gep(pointer, [offset], source_etype=ir.IntType(8)))
+
+    def warp(self, name: str) -> Value:
+        return self.field(self.state, WarpState, name)
+
+    def set_warp(self, name: str, value: Value | int) -> None:
+        self.set_field(self.state, WarpState, name, value)
+
+    def add_warp(self, name: str, value: Value | int) -> None:
+        value = ir.Constant(I64, value) if isinstance(value, int) else value
+        self.set_warp(name, self.b.add(self.warp(name), value))
+
+    def equal(self, a: Value, b: Value | int) -> Value:
+        return self.b.icmp_signed("==", a, ir.Constant(I64, b) if isinstance(b, int) else b)
+
+    def leave(self, code: int) -> None:
+        self.b.ret(ir.Constant(I32, code))
+
+    def stack_entry(self, depth: Value) -> Value:
+        start = ir.Constant(I64, WarpState.stack.offset)
+        place = self.b.add(start, self.b.mul(depth, ir.Constant(I64, ctypes.sizeof(StackEntry))))
+        return self.b.gep(self.state, [place], source_etype=ir.IntType(8))
+
+    def push(self, block: Value, reconverges: Value, mask: Value) -> None:
+        entry = self.stack_entry(self.warp("depth"))
+        for name, value in (("block", block), ("reconverges", reconverges), ("mask", mask)):
+            self.set_field(entry, StackEntry, name, value)
+        self.add_warp("depth", 1)
+
+    def note_progress(self) -> None:
+        """``advanced = advanced or not polling``."""
+        idle = self.b.icmp_signed("!=", self.warp("polling"), ir.Constant(I64, 0))
+        moved = self.b.zext(self.b.not_(idle), I64)
+        self.set_warp("advanced", self.b.or_(self.warp("advanced"), moved))
+
+    # The loop
+
+    def build(self) -> None:
+        self._turns()
+        self._instructions(self._enter())
+        self._end()
+
+    def _turns(self) -> None:
+        """Budget, reconvergence and the end of the kernel."""
+        self._resume = self.warp("resume")
+        self.choose(self.equal(self._resume, 0), "top", "begin")
+        self.at("top")
+        self.choose(self.b.icmp_signed("<=", self.warp("budget"), ir.Constant(I64, 0)), "spent", "join")
+        self.at("spent")
+        self.leave(DONE_TURN)
+        self.at("join")
+        self.choose(self.equal(self.warp("block"), self.warp("reconverges")), "pop", "joined")
+        self.at("pop")
+        self.add_warp("depth", -1)
+        entry = self.stack_entry(self.warp("depth"))
+        for name in ("block", "reconverges"):
+            self.set_warp(name, self.field(entry, StackEntry, name))
+        self.set_warp("mask", self.b.and_(self.field(entry, StackEntry, "mask"), self.warp("alive")))
+        self.go("join")
+        self.at("joined")
+        self.choose(self.equal(self.warp("block"), self.warp("block_count")), "at_exit", "enter")
+        self.at("at_exit")
+        self.leave(AT_EXIT)
+
+    def block(self) -> Value:
+        """The ``BlockState`` of the current block."""
+        table = self.b.inttoptr(self.warp("blocks"), POINTER)
+        size = ir.Constant(I64, ctypes.sizeof(BlockState))
+        offset = self.b.mul(self.warp("block"), size)
+        return self.b.gep(table, [offset], source_etype=ir.IntType(8))
+
+    def _enter(self) -> Value:
+        """Waits and the start of blocks; the address of the first record to run."""
+        self.at("enter")
+        self.add_warp("budget", -1)
+        block = self.block()
+        fresh = self.field(block, BlockState, "code")
+        self.choose(self.equal(self.field(block, BlockState, "kind"), WAIT), "wait", "begin")
+        self.at("begin")
+        resumed = self.b.phi(I64)
+        resumed.add_incoming(self._resume, self.blocks["entry"])
+        resumed.add_incoming(fresh, self.blocks["enter"])
+        self.set_warp("resume", 0)
+        self.current = self.block()
+        self.last = self.field(self.current, BlockState, "end")
+        self.go("instruction")
+        self.at("wait")
+        self.add_warp("polls", 1)
+        code = self.b.inttoptr(fresh, POINTER)
+        result = self._call(code)
+        switch = self.b.switch(result, self.blocks["python"])
+        switch.add_case(ir.Constant(I32, OK), self.blocks["waited"])
+        self.at("python")
+        python = self.b.icmp_signed("==", result, ir.Constant(I32, PYTHON))
+        self.b.ret(self.b.select(python, ir.Constant(I32, NEEDS_PYTHON), ir.Constant(I32, BLOCKED)))
+        self.at("waited")
+        self.add_warp("instructions", 1)
+        self.set_warp("block", self.field(block, BlockState, "target"))
+        self.note_progress()
+        self.go("top")
+        return resumed
+
+    def _call(self, code: Value) -> Value:
+        function = self.b.inttoptr(self.b.load(code, typ=I64), FUNCTION.as_pointer())
+        return self.b.call(function, [self.state, code])
+
+    def _instructions(self, start: Value) -> None:
+        self.at("instruction")
+        code = self.b.phi(I64)
+        code.add_incoming(start, self.blocks["begin"])
+        self.choose(self.equal(code, self.last), "end", "call")
+        self.at("call")
+        record = self.b.inttoptr(code, POINTER)
+        result = self._call(record)
+        size = self.b.load(self.b.gep(record, [ir.Constant(I64, 1)], source_etype=I64), typ=I64)
+        code.add_incoming(self.b.add(code, size), self.blocks["call"])
+        self.choose(self.b.icmp_signed("==", result, ir.Constant(I32, OK)), "instruction", "blocked")
+        self.at("blocked")
+        self.set_warp("resume", code)
+        self.leave(NEEDS_PYTHON)
+
+    # Terminators
+
+    def _end(self) -> None:
+        self.at("end")
+        self.add_warp("instructions", self.field(self.current, BlockState, "count"))
+        self.note_progress()
+        kind = self.field(self.current, BlockState, "kind")
+        goto, branch, leave = (self.function.append_basic_block(n) for n in ("goto", "branch", "leave"))
+        switch = self.b.switch(kind, leave)
+        switch.add_case(ir.Constant(I64, GOTO), goto)
+        switch.add_case(ir.Constant(I64, BRANCH), branch)
+        self.b.position_at_end(goto)
+        self.set_warp("block", self.field(self.current, BlockState, "target"))
+        self.go("top")
+        self.b.position_at_end(leave)
+        self.set_warp("block", self.warp("block_count"))
+        self.add_warp("instructions", 1)
+        self.leave(AT_EXIT)
+        self.b.position_at_end(branch)
+        self._branch()
+
+    def _branch(self) -> None:
+        """Follow a conditional branch, pushing the lanes that go the other way."""
+        block = self.current
+        held = self._predicate(block)
+        negated = self.b.icmp_signed("!=", self.field(block, BlockState, "negated"), ir.Constant(I64, 0))
+        bits = self.b.select(negated, self.b.not_(held), held)
+        mask = self.warp("mask")
+        taken = self.b.and_(self.b.zext(bits, I64), mask)
+        all_, none, some, refuse, split, one = (
+            self.function.append_basic_block(n) for n in ("all", "none", "some", "refuse", "split", "one")
+        )
+        self.b.cbranch(self.b.icmp_signed("==", taken, mask), all_, one)
+        self.b.position_at_end(one)
+        self.b.cbranch(self.equal(taken, 0), none, some)
+        self.b.position_at_end(all_)
+        self._follow(block, "target")
+        self.b.position_at_end(none)
+        self._follow(block, "otherwise")
+        self.b.position_at_end(some)
+        uniform = self.b.icmp_signed("!=", self.field(block, BlockState, "uniform"), ir.Constant(I64, 0))
+        self.b.cbranch(uniform, refuse, split)
+        self.b.position_at_end(refuse)
+        self.leave(AT_BRANCH)
+        self.b.position_at_end(split)
+        self.add_warp("instructions", 1)
+        meet = self.field(block, BlockState, "reconverges")
+        self.push(meet, self.warp("reconverges"), mask)
+        self.push(self.field(block, BlockState, "otherwise"), meet, self.b.and_(mask, self.b.not_(taken)))
+        self.set_warp("block", self.field(block, BlockState, "target"))
+        self.set_warp("reconverges", meet)
+        self.set_warp("mask", taken)
+        self.go("top")
+
+    def _follow(self, block: Value, where: str) -> None:
+        self.add_warp("instructions", 1)
+        self.set_warp("block", self.field(block, BlockState, where))
+        self.go("top")
+
+    def _predicate(self, block: Value) -> Value:
+        """The branch's predicate register as 32 bits."""
+        word = self.field(block, BlockState, "predicate")
+        local = self.b.icmp_unsigned(">=", word, ir.Constant(I64, ADDRESS_LIMIT))
+        base = self.b.select(local, ir.Constant(I64, 0), self.warp("registers"))
+        place = self.b.add(base, word)
+        flags = ir.VectorType(ir.IntType(8), LANES)
+        held = self.b.load(self.b.inttoptr(place, POINTER), typ=flags, align=32)
+        nonzero = self.b.icmp_unsigned("!=", held, ir.Constant(flags, [0] * LANES))
+        return self.b.bitcast(nonzero, I32)
+
+
+def emit_driver(module: ir.Module) -> None:
+    """Add the function that runs a warp."""
+    _Driver(module).build()

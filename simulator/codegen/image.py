@@ -1,0 +1,254 @@
+"""A decoded program as native code sees it: instruction records, blocks, and places for registers.
+
+Registers that live in one block only share a small area that all warps use in turn, so that it stays
+in the nearest cache; the others have places of their own in each warp.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.codegen.emit import ADDRESS_LIMIT, Form
+from simulator.codegen.families import translation
+from simulator.codegen.state import BRANCH, EXIT, GOTO, HEADER_WORDS, WAIT, BlockState
+from simulator.isa.table import TABLE
+from simulator.isa.types import BITS
+from simulator.machine.warp import LANES
+from simulator.program import (
+    Block,
+    Branch,
+    Constant,
+    FromAddress,
+    FromRegister,
+    FromSpecial,
+    FromVector,
+    Goto,
+    Operation,
+    Program,
+    Source,
+    Value,
+    Wait,
+)
+
+_ALIGN: Final = 64
+_SPECIAL = tuple[str, str]
+
+
+def register_bytes(bits: int) -> int:
+    """The room of a register: a predicate takes a byte a lane."""
+    return LANES * max(bits, 8) // 8
+
+
+def operations(block: Block) -> tuple[Operation, ...]:
+    """The operations of a block, that of its wait included."""
+    end = block.terminator
+    return (end.operation,) if isinstance(end, Wait) else block.operations
+
+
+def leaves(source: Source) -> Iterator[Value]:
+    """The values that a source is made of, an address's offset as a constant after its base."""
+    match source:
+        case FromVector(elements=elements):
+            yield from elements
+        case FromAddress(base=base, offset=offset, coordinates=coordinates):
+            yield base
+            yield Constant(offset, base.type)
+            yield from coordinates or ()
+        case _:
+            yield source
+
+
+def form_of(operation: Operation) -> Form | None:
+    """The form of an operation that has a translation; None for one that runs in Python."""
+    if translation(operation.entry) is None:
+        return None
+    return Form(
+        operation.entry.mnemonic,
+        TABLE[operation.entry.mnemonic].index(operation.entry),
+        tuple(0 if t.slot is None else BITS[t.storage] for t in operation.targets),
+        tuple(_width(v) for s in operation.sources for v in leaves(s)),
+        "" if operation.guard is None else "-" if operation.guard.negated else "+",
+    )
+
+
+def _width(value: Value) -> int:
+    match value:
+        case FromRegister(storage=storage):
+            return BITS[storage]
+        case FromSpecial(type=kind):
+            return BITS[kind]
+    return 0
+
+
+@dataclass
+class Layout:
+    """Where registers live: ``words`` is what an instruction record says for each slot.
+
+    ``specials`` gives the offset of each special register and the type it is wanted in; ``size``
+    is the room of one warp and ``shared`` the area of the registers that live in one block.
+    """
+
+    words: list[int]
+    specials: dict[_SPECIAL, int]
+    size: int
+    shared: npt.NDArray[np.uint8] = field(repr=False)
+
+
+def lay_out(program: Program) -> Layout:
+    """Places for all registers of a program."""
+    local = _local_registers(program)
+    words = [0] * len(program.registers)
+    size, area = 0, 0
+    for slots in local.values():
+        used = 0
+        for slot in slots:
+            words[slot] = used
+            used += -(-register_bytes(BITS[program.registers[slot]]) // _ALIGN) * _ALIGN
+        area = max(area, used)
+    shared = np.zeros(area + _ALIGN, np.uint8)
+    start = -(-shared.ctypes.data // _ALIGN) * _ALIGN
+    assert start >= ADDRESS_LIMIT
+    locals_ = {slot for slots in local.values() for slot in slots}
+    for slot, kind in enumerate(program.registers):
+        if slot in locals_:
+            words[slot] += start
+        else:
+            words[slot], size = size, size + -(-register_bytes(BITS[kind]) // _ALIGN) * _ALIGN
+    specials: dict[_SPECIAL, int] = {}
+    for special in _specials(program):
+        specials[special] = size
+        size += -(-register_bytes(BITS[special[1]]) // _ALIGN) * _ALIGN
+    return Layout(words, specials, size, shared)
+
+
+def _specials(program: Program) -> Iterator[_SPECIAL]:
+    seen = set()
+    for block in program.blocks:
+        for operation in operations(block):
+            for source in operation.sources:
+                for value in leaves(source):
+                    if isinstance(value, FromSpecial) and (value.name, value.type) not in seen:
+                        seen.add((value.name, value.type))
+                        yield value.name, value.type
+
+
+def _local_registers(program: Program) -> dict[int, list[int]]:
+    """By block: the registers that occur in it alone and are written there, unguarded, before use."""
+    home: dict[int, int] = {}
+    shared: set[int] = set()
+    for index, block in enumerate(program.blocks):
+        written: set[int] = set()
+        for slot, writes in _occurrences(block):
+            if home.setdefault(slot, index) != index or not (writes or slot in written):
+                shared.add(slot)
+            written.add(slot)
+    found: dict[int, list[int]] = {}
+    for slot, index in home.items():
+        if slot not in shared:
+            found.setdefault(index, []).append(slot)
+    return found
+
+
+def _occurrences(block: Block) -> Iterator[tuple[int, bool]]:
+    """Registers in the order of their use in a block, and whether the use is an unguarded write."""
+    for operation in operations(block):
+        if operation.guard is not None:
+            yield operation.guard.slot, False
+        for source in operation.sources:
+            yield from ((v.slot, False) for v in leaves(source) if isinstance(v, FromRegister))
+        for target in operation.targets:
+            if target.slot is not None:
+                yield target.slot, operation.guard is None
+    if isinstance(block.terminator, Branch):
+        yield block.terminator.predicate.slot, False
+
+
+@dataclass(frozen=True)
+class Place:
+    """An instruction: its block and its position there, and the record that follows it."""
+
+    block: int
+    position: int
+    following: int
+
+
+class Image:
+    """Records and blocks of a program, with the addresses of their functions filled in.
+
+    ``places`` finds an instruction by the address of its record.
+    """
+
+    def __init__(self, program: Program, layout: Layout, functions: Mapping[Form, int], python: int) -> None:
+        """``functions`` holds the address of each form; ``python`` is that of a function that always
+        asks for Python."""
+        self.layout = layout
+        words: list[int] = []
+        starts: list[tuple[int, int]] = []
+        marks: list[tuple[int, int, int]] = []
+        for index, block in enumerate(program.blocks):
+            begin = len(words)
+            for position, operation in enumerate(operations(block)):
+                marks.append((len(words), index, position))
+                words += self._record(operation, position, functions, python)
+            starts.append((begin, len(words)))
+        self.code = np.array(words, np.uint64).view(np.int64)
+        base = self.code.ctypes.data
+        self.places = {
+            base + 8 * at: Place(block, position, base + 8 * (at + words[at + 1] // 8))
+            for at, block, position in marks
+        }
+        self.blocks = (BlockState * max(len(program.blocks), 1))()
+        for state, block, (begin, end) in zip(self.blocks, program.blocks, starts, strict=False):
+            state.code, state.end = base + 8 * begin, base + 8 * end
+            state.count, state.reconverges = len(block.operations), block.reconverges
+            self._terminator(state, block)
+        self.blocks_address = ctypes.addressof(self.blocks)
+
+    def _record(
+        self, operation: Operation, position: int, functions: Mapping[Form, int], python: int
+    ) -> list[int]:
+        form = form_of(operation)
+        if form is None:
+            return [python, 8 * HEADER_WORDS, position]
+        operands = [0 if t.slot is None else self.layout.words[t.slot] for t in operation.targets]
+        operands += [self._word(v) for s in operation.sources for v in leaves(s)]
+        if operation.guard is not None:
+            operands.append(self.layout.words[operation.guard.slot])
+        return [functions[form], 8 * (HEADER_WORDS + len(operands)), position, *operands]
+
+    def _word(self, value: Value) -> int:
+        match value:
+            case FromRegister(slot=slot):
+                return self.layout.words[slot]
+            case FromSpecial(name=name, type=kind):
+                return self.layout.specials[name, kind]
+            case Constant(bits=bits, type="pred"):
+                return int(bits != 0)
+            case Constant(bits=bits, type=kind):
+                return bits & ((1 << min(BITS[kind], 64)) - 1)
+        raise AssertionError(value)
+
+    def _terminator(self, state: BlockState, block: Block) -> None:
+        match block.terminator:
+            case Goto(target=target):
+                state.kind, state.target = GOTO, target
+            case Wait(target=target):
+                state.kind, state.target = WAIT, target
+            case Branch(predicate=predicate, taken=taken, otherwise=otherwise, uniform=uniform):
+                state.kind, state.target, state.otherwise = BRANCH, taken, otherwise
+                state.predicate = self.layout.words[predicate.slot]
+                state.negated, state.uniform = int(predicate.negated), int(uniform)
+            case _:
+                state.kind = EXIT
+
+
+def forms(program: Program) -> set[Form]:
+    """Every form that a program uses."""
+    found: Iterable[Any] = (form_of(o) for block in program.blocks for o in operations(block))
+    return {form for form in found if form is not None}

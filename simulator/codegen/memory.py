@@ -1,0 +1,224 @@
+"""Loads and stores: the addresses are checked first, all lanes at once; then the lanes act in order.
+
+Whatever a check refuses is left to the table's function, which finds out what is wrong, or handles
+the case: lanes in several allocations, several CTAs, generic addresses.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from simulator.codegen.emit import I32, I64, POINTER, Emitter, Value, ctypes_size, ints, splat
+from simulator.codegen.state import CtaState, RegionState
+from simulator.codegen.translations import effect
+from simulator.isa import memory
+from simulator.isa.types import BITS
+from simulator.machine.memory_map import OFFSET_MASK, PARAM_WINDOW, RANK_SHIFT
+
+_VECTORS = ("", ".v2", ".v4", ".v8")
+_TYPES = memory.TYPES
+
+
+def _addresses(e: Emitter, leaf: int, kind: str) -> Value:
+    """base + offset, over the lanes."""
+    base = e.source(leaf, kind)
+    offset = e.immediate(leaf + 1)
+    offset = e.b.trunc(offset, I32) if kind == "b32" else offset
+    return e.b.add(base, e.splat_of(offset))
+
+
+def _copy(e: Emitter, memory_at: Value, registers: list[Value], lane: Value, t: str, *, load: bool) -> None:
+    """Move one lane's consecutive items between memory and registers (None for a sink)."""
+    size = BITS[t] // 8
+    for i, (place, width) in enumerate(registers):
+        at = e.offset(memory_at, i * size)
+        if load and place is not None:
+            item = e.b.load(at, typ=ir.IntType(BITS[t]), align=size)
+            if width > BITS[t]:
+                item = (e.b.sext if t.startswith("s") else e.b.zext)(item, ir.IntType(width))
+            e.b.store(item, e.b.gep(place, [lane], source_etype=item.type))
+        elif not load:
+            e.b.store(e.element(place, lane, ir.IntType(BITS[t])), at, align=size)
+
+
+def _targets(e: Emitter) -> list[Any]:
+    return [
+        (e.target_place(i) if width else None, width) for i, width in enumerate(e.form.targets)
+    ]
+
+
+def _sources(e: Emitter, first: int, t: str, count: int) -> list[Any]:
+    """Where the values to be stored lie, one item a lane."""
+    kind = f"b{BITS[t]}"
+    return [(e.spill(e.source(first + i, kind)), BITS[t]) for i in range(count)]
+
+
+def _valid_word(bits: int) -> ir.Constant:
+    return ir.Constant(ir.IntType(bits), int.from_bytes(b"\1" * (bits // 8), "little"))
+
+
+def _require_valid(e: Emitter, at: Value, t: str, count: int) -> None:
+    """Leave to Python a read of bytes that nobody wrote; ``at`` is where a lane's valid bytes are."""
+    bits = BITS[t]
+    for i in range(count):
+        word = e.b.load(e.offset(at, i * bits // 8), typ=ir.IntType(bits), align=1)
+        e.python_if(e.b.icmp_unsigned("!=", word, _valid_word(bits)))
+
+
+def _mark_valid(e: Emitter, at: Value, t: str, count: int) -> None:
+    for i in range(count):
+        e.b.store(_valid_word(BITS[t]), e.offset(at, i * BITS[t] // 8), align=1)
+
+
+# 1. Parameters
+
+
+@effect("ld.param<v>.<t>", v=_VECTORS, t=_TYPES)
+def load_param(e: Emitter, *, v: str, t: str) -> None:
+    size = BITS[t] // 8
+    start = e.b.sub(e.b.add(e.uniform(0, "b64"), e.immediate(1)), ir.Constant(I64, PARAM_WINDOW))
+    room = e.b.sub(e.field(e.cta, CtaState, "parameter_bytes"), ir.Constant(I64, size * len(e.targets)))
+    e.python_if(e.b.icmp_signed("<", room, ir.Constant(I64, 0)))
+    e.python_if(e.b.icmp_unsigned(">", start, room))
+    at = e.offset(e.b.inttoptr(e.field(e.cta, CtaState, "parameters"), POINTER), start)
+    for i in range(len(e.targets)):
+        item = e.b.load(e.offset(at, i * size), typ=ir.IntType(BITS[t]), align=1)
+        e.store(i, e.splat_of(item))
+
+
+# 2. Shared memory
+
+
+def _shared(e: Emitter, leaf: int, span: int, *, cluster: bool) -> tuple[Value, Value]:
+    """The addresses' CTA, all of one, and where their offsets (64 bits) are kept."""
+    addresses = _addresses(e, leaf, "b32")
+    rank = e.b.lshr(addresses, splat(addresses.type, RANK_SHIFT))
+    if cluster:
+        kept = e.spill(addresses)
+        cta = e.cta_of(e.element(kept, e.first_lane(), I32))
+    else:
+        cta = e.cta
+    expected = e.splat_of(e.b.trunc(e.field(cta, CtaState, "rank"), I32))
+    e.python_if_any(e.b.icmp_unsigned("!=", rank, expected))
+    offsets = e.b.and_(addresses, splat(addresses.type, OFFSET_MASK))
+    odd = e.b.and_(offsets, splat(offsets.type, span - 1))
+    e.python_if_any(e.b.icmp_unsigned("!=", odd, splat(offsets.type, 0)))
+    end = e.b.trunc(e.b.sub(e.field(cta, CtaState, "shared_size"), ir.Constant(I64, span)), I32)
+    e.python_if_any(e.b.icmp_signed(">", offsets, e.splat_of(end)))
+    return cta, e.spill(e.b.zext(offsets, ints(64)))
+
+
+def _base(e: Emitter, cta: Value, name: str) -> Value:
+    return e.b.inttoptr(e.field(cta, CtaState, name), POINTER)
+
+
+_SPACES = ("shared", "shared::cta", "shared::cluster")
+
+
+@effect("ld<o>.<space><v>.<t>", o=("", *memory._LOAD_ORDER), space=_SPACES, v=_VECTORS, t=_TYPES)
+def load_shared(e: Emitter, *, space: str, t: str) -> None:
+    count = len(e.targets)
+    cta, offsets = _shared(e, 0, BITS[t] // 8 * count, cluster=space == "shared::cluster")
+    data, valid = _base(e, cta, "shared"), _base(e, cta, "shared_valid")
+    checked = e.b.icmp_unsigned("!=", e.field(cta, CtaState, "check_shared"), ir.Constant(I64, 0))
+    with e.b.if_then(checked, likely=True), e.each_active() as lane:
+        _require_valid(e, e.offset(valid, e.element(offsets, lane, I64)), t, count)
+    targets = _targets(e)
+    with e.each_active() as lane:
+        _copy(e, e.offset(data, e.element(offsets, lane, I64)), targets, lane, t, load=True)
+
+
+@effect("st<o>.<space><v>.<t>", o=("", *memory._STORE_ORDER), space=_SPACES, v=_VECTORS, t=_TYPES)
+def store_shared(e: Emitter, *, space: str, t: str) -> None:
+    count = len(e.form.sources) - 2
+    cta, offsets = _shared(e, 0, BITS[t] // 8 * count, cluster=space == "shared::cluster")
+    data, valid = _base(e, cta, "shared"), _base(e, cta, "shared_valid")
+    values = _sources(e, 2, t, count)
+    with e.each_active() as lane:
+        offset = e.element(offsets, lane, I64)
+        _copy(e, e.offset(data, offset), values, lane, t, load=False)
+        _mark_valid(e, e.offset(valid, offset), t, count)
+
+
+# 3. Global memory
+
+
+def _region(e: Emitter, span: int) -> tuple[Value, Value]:
+    """The allocation that all addresses lie in, and where the addresses are kept."""
+    addresses = _addresses(e, 0, "b64")
+    kept = e.spill(addresses)
+    first = e.element(kept, e.first_lane(), I64)
+    table = _base(e, e.cta, "regions")
+    count = e.field(e.cta, CtaState, "region_count")
+    e.python_if(e.b.icmp_unsigned("==", count, ir.Constant(I64, 0)))
+    search, found, onwards = (e.function.append_basic_block(n) for n in ("search", "found", "next"))
+    before = e.b.block
+    e.b.branch(search)
+    e.b.position_at_end(search)
+    i = e.b.phi(I64)
+    i.add_incoming(ir.Constant(I64, 0), before)
+    region = e.offset(table, e.b.mul(i, ir.Constant(I64, ctypes_size(RegionState))))
+    start, end = e.field(region, RegionState, "start"), e.field(region, RegionState, "end")
+    inside = e.b.and_(e.b.icmp_unsigned(">=", first, start), e.b.icmp_unsigned("<", first, end))
+    e.b.cbranch(inside, found, onwards)
+    e.b.position_at_end(onwards)
+    following = e.b.add(i, ir.Constant(I64, 1))
+    e.python_if(e.b.icmp_unsigned(">=", following, count))
+    i.add_incoming(following, e.b.block)
+    e.b.branch(search)
+    e.b.position_at_end(found)
+    odd = e.b.and_(addresses, splat(addresses.type, span - 1))
+    e.python_if_any(e.b.icmp_unsigned("!=", odd, splat(addresses.type, 0)))
+    e.python_if_any(e.b.icmp_unsigned("<", addresses, e.splat_of(start)))
+    last = e.b.sub(end, ir.Constant(I64, span))
+    e.python_if_any(e.b.icmp_unsigned(">", addresses, e.splat_of(last)))
+    return region, kept
+
+
+def _tracked(e: Emitter, region: Value) -> tuple[Value, Value]:
+    """Whether the allocation remembers what was written, and its valid bytes less its base."""
+    valid = e.field(region, RegionState, "valid")
+    shifted = e.b.sub(valid, e.field(region, RegionState, "base"))
+    return e.b.icmp_unsigned("!=", valid, ir.Constant(I64, 0)), shifted
+
+
+@effect("ld.global<c><v>.<t>", c=memory._LOAD_CACHE, v=_VECTORS, t=_TYPES)
+@effect("ld<c>.global<v>.<t>", c=memory._LOAD_ORDER, v=_VECTORS, t=_TYPES)
+def load_global(e: Emitter, *, t: str) -> None:
+    count = len(e.targets)
+    region, addresses = _region(e, BITS[t] // 8 * count)
+    tracked, valid = _tracked(e, region)
+    with e.b.if_then(tracked, likely=False), e.each_active() as lane:
+        at = e.b.add(valid, e.element(addresses, lane, I64))
+        _require_valid(e, e.b.inttoptr(at, POINTER), t, count)
+    targets = _targets(e)
+    with e.each_active() as lane:
+        at = e.b.inttoptr(e.element(addresses, lane, I64), POINTER)
+        _copy(e, at, targets, lane, t, load=True)
+
+
+@effect("st.global<c><v>.<t>", c=memory._STORE_CACHE, v=_VECTORS, t=_TYPES)
+@effect("st<c>.global<v>.<t>", c=memory._STORE_ORDER, v=_VECTORS, t=_TYPES)
+def store_global(e: Emitter, *, t: str) -> None:
+    count = len(e.form.sources) - 2
+    region, addresses = _region(e, BITS[t] // 8 * count)
+    tracked, valid = _tracked(e, region)
+    values = _sources(e, 2, t, count)
+    with e.each_active() as lane:
+        address = e.element(addresses, lane, I64)
+        _copy(e, e.b.inttoptr(address, POINTER), values, lane, t, load=False)
+    with e.b.if_then(tracked, likely=False), e.each_active() as lane:
+        at = e.b.add(valid, e.element(addresses, lane, I64))
+        _mark_valid(e, e.b.inttoptr(at, POINTER), t, count)
+
+
+# 4. Addresses
+
+
+@effect("prefetch.tensormap")
+@effect("prefetch.<s>.tensormap", s=("param", "const"))
+@effect("prefetch<s>.<c>", s=("", ".global"), c=("L1", "L2"))
+def prefetch(e: Emitter) -> None:
+    """A hint: nothing to do."""
