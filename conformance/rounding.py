@@ -1,6 +1,6 @@
 """Facts of number formats and of tensor-core sums, as bounds on errors. Everything is float64.
 
-docs/tolerance.md, "Facts of the arithmetic", names the source of each constant.
+docs/tolerance.md, "Facts", names the source of each constant.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """How far from the exact result a right kernel may be: a bound for each element, from the data.
 
-`bounds` holds for the kernels that docs/tolerance.md describes: tensor-core scores and values
-accumulated in float32, P cast to the input's dtype, row sums of P before that cast. The order of
-tiles, the number of splits and what runs in which warp are free. That file derives each term and
-names its source; a function here says which term it gives.
+`bounds` holds for the kernels that docs/tolerance.md describes: scores and values summed by tensor
+cores into float32, P cast to the input's dtype, row sums of P before that cast. The order of tiles,
+the number of splits and what runs in which warp are free. That file derives each term and names
+its source; a function here says which term it gives.
 
 Scores are in powers of two: t = log2(e) softmax_scale (query . key). A row's weights sum to one,
 and errors of a weight are relative to it. Everything is float64.
@@ -63,8 +63,13 @@ class _Rows:
 
     @property
     def peak(self) -> Tensor:
-        """The largest weight of each row, [rows, 1]; P is the weight over it."""
+        """The largest weight of each row, [rows, 1]."""
         return self.weight.amax(-1, keepdim=True)
+
+    @property
+    def p(self) -> Tensor:
+        """P before its scale, relative to the row's own maximum: [rows, keys], at most 1."""
+        return self.weight / self.peak
 
     @property
     def magnitude(self) -> Tensor:
@@ -143,19 +148,21 @@ def _check(problem: Problem, algorithm: Algorithm) -> None:
 def _raw_score_errors(query: Tensor, keys: Tensor, rows: _Rows) -> Tensor:  # [rows, keys]
     """Return the error of each query . key: truncated fused steps over the head dimension.
 
-    The accumulator never exceeds the larger of the sums of positive and of negative steps, in
-    whatever order the steps come.
+    Derived in docs/tolerance.md, 1; the rule of a step is the tensor core's (`sum_errors`).
     """
     terms = rows.step_terms
     largest_term = query.abs().amax(-1, keepdim=True) * keys.abs().amax(-1)
     divisor = quantum(query, rows.dtype)[:, None] * quantum(keys, rows.dtype)
-    parts = zip(torch.split(query, terms, -1), torch.split(keys, terms, -1), strict=True)
-    steps = [some_query @ some_keys.T for some_query, some_keys in parts]
-    return sum_errors(_largest_sum(steps), largest_term, len(steps), terms, divisor)
+    queries, of_keys = torch.split(query, terms, -1), torch.split(keys, terms, -1)
+    largest_sum = _largest_sum(a @ b.T for a, b in zip(queries, of_keys, strict=True))
+    return sum_errors(largest_sum, largest_term, len(queries), terms, divisor)
 
 
 def _largest_sum(steps: Iterable[Tensor]) -> Tensor:
-    """Return what no partial sum of ``steps`` exceeds in magnitude, in whatever order."""
+    """Return what no partial sum of ``steps`` exceeds in magnitude, in whatever order they come.
+
+    That is the larger of the sums of their positive and of their negative parts.
+    """
     positive = negative = torch.zeros((), dtype=torch.float64)
     for step in steps:
         positive = positive + step.clamp(min=0.0)
@@ -167,7 +174,8 @@ def _weight_errors(rows: _Rows, score_errors: Tensor) -> Tensor:  # [rows, keys]
     """Return each weight's relative error before P is cast.
 
     Of its score, of the float32 operations that turn the score into an exponent, of its own ex2 and
-    of one ex2 for each rescale and merge that follows.
+    of one ex2 for each rescale and merge that follows. Derived in docs/tolerance.md, 2; the error
+    of ex2.approx is PTX ISA's.
     """
     exponent = score_errors + SCORE_ROUNDINGS * F32_HALF_ULP * rows.magnitude
     return torch.expm1(LN_2 * exponent).clamp(max=1e6) + (rows.tiles + 2) * EX2_ERROR
@@ -177,7 +185,8 @@ def _log_sum_errors(rows: _Rows) -> Tensor:  # [rows], in powers of two
     """Return the error of the logarithm of the row sum, given its summands.
 
     Of the additions within a tile, of one multiplication and two additions for each tile, of the
-    combine's additions, of two lg2, and of the operations on the scale of the LSE.
+    combine's additions, of two lg2, and of the operations on the scale of the LSE. Derived in
+    docs/tolerance.md, 3; the error of lg2.approx is PTX ISA's.
     """
     tile_n, tiles = rows.algorithm.tile_n, rows.tiles
     additions = tile_n + 3 * tiles + min(tiles, MERGED_SPLITS)
@@ -193,14 +202,19 @@ def _log_sum_errors(rows: _Rows) -> Tensor:  # [rows], in powers of two
 def _lse_bounds(rows: _Rows, mean: Tensor, log_sum: Tensor, problem: Problem) -> Tensor:
     """Return the bounds of the LSE: of the weights' errors and of the logarithm of their sum.
 
-    Were every weight off by its error, the sum would grow by the mean and shrink by no more.
+    Were every weight off by its error, the sum would grow by the mean, and its logarithm would
+    shrink by no more than it would grow. Derived in docs/tolerance.md, 3.
     """
     bound = torch.log1p(mean) / LN_2 + log_sum
     return bound if problem.lse_base == 2 else LN_2 * bound
 
 
 def _out_errors(rows: _Rows, relative: Tensor, log_sum: Tensor) -> Tensor:  # [rows, latent]
-    """Return the error of out before output_scale and the last rounding, the sum of its causes."""
+    """Return the error of out before output_scale and the last rounding: the sum of its causes.
+
+    Casts of P (4), errors of weights (5), summing P times values (6), normalisation (7): the
+    numbers are those of docs/tolerance.md. Never above what any weights could give.
+    """
     half_ulps = _cast_errors(rows, relative)
     cast = _cast_error_sums(rows, half_ulps)
     spread = (rows.weight @ rows.values.square() - rows.out.square()).clamp(min=0.0).sqrt()
@@ -216,11 +230,10 @@ def _cast_errors(rows: _Rows, relative: Tensor) -> Tensor:  # [rows, keys]
 
     P is relative to a running maximum that lies at most rescale_threshold below the true one, and
     which one is not known. Three facts hold all the same: half an ulp is at most eps/2 of a normal
-    P, and below that at most the smallest normal's; a value that rounds to 0 errs by itself; and
-    where P cannot differ much from 1, it rounds to 1.
+    P, and below that at most the smallest normal's; rounding never errs by more than the value; and
+    where P cannot differ much from 1, it rounds to 1. Derived in docs/tolerance.md, 4.
     """
-    finfo, algorithm = torch.finfo(rows.dtype), rows.algorithm
-    p = rows.weight / rows.peak
+    finfo, algorithm, p = torch.finfo(rows.dtype), rows.algorithm, rows.p
     floor = finfo.smallest_normal / algorithm.p_scale
     errors = torch.minimum(p, 0.5 * finfo.eps * p.clamp(min=floor))
     one = torch.tensor(algorithm.p_scale)
@@ -238,9 +251,10 @@ def _cast_error_sums(rows: _Rows, half_ulps: Tensor) -> Tensor:  # [rows, latent
 
     Equal P share one rounding, and near ones may: keys are grouped by cell, signed within a cell.
     Tiles with maxima of their own split a cell, so its keys never count less than one by one.
+    Derived in docs/tolerance.md, 4, from Hoeffding's inequality (1963).
     """
     alone = half_ulps.square() @ rows.values.square()
-    cells = cell(rows.algorithm.p_scale * rows.weight / rows.peak, rows.dtype)
+    cells = cell(rows.algorithm.p_scale * rows.p, rows.dtype)
     chunk = max(1, GROUP_ELEMENTS // cells.shape[1])
     parts = zip(torch.split(cells, chunk), torch.split(half_ulps, chunk), strict=True)
     grouped = torch.cat([_grouped_squares(*part, rows.values) for part in parts])
@@ -276,7 +290,7 @@ def _accumulation_errors(rows: _Rows, half_ulps: Tensor, cast: Tensor) -> Tensor
     """Return the error of summing P times the values, [rows, latent]: sums, never norms.
 
     Truncated fused steps over the keys; then one float32 multiplication for each rescale, and a
-    multiplication and an addition for each split that is merged.
+    multiplication and an addition for each split that is merged. Derived in docs/tolerance.md, 6.
     """
     terms = rows.step_terms
     weights, values = torch.split(rows.weight, terms, -1), torch.split(rows.values, terms)
@@ -292,7 +306,11 @@ def _accumulation_errors(rows: _Rows, half_ulps: Tensor, cast: Tensor) -> Tensor
 
 
 def _rounded(rows: _Rows, errors: Tensor, problem: Problem) -> Tensor:
-    """Return the bound after output_scale and the rounding to the output's dtype."""
+    """Return the bound after output_scale and the rounding to the output's dtype.
+
+    The kernel rounds its own value, which may lie in the binade above that of the exact one.
+    Derived in docs/tolerance.md, 8.
+    """
     scale = abs(problem.output_scale)
     dtype: torch.dtype = getattr(torch, problem.output_dtype)
     return scale * errors + half_ulp(scale * (rows.out.abs() + errors), dtype)
