@@ -94,13 +94,14 @@ def _odd_double(a: Array) -> Doubles:
 def integer_from_float(a: Array, *, d: str, s: str, mode: str) -> Array:
     """``a`` rounded to an integer, limited to the range of the destination."""
     rounded = _INTEGRAL[mode](_double(a, s))
-    nan = 1 << (BITS[d] - 1) if s == "f64" or BITS[d] == 64 else 0
     limits = np.iinfo(DTYPES[d])
-    inside = (rounded > float(limits.min)) & (rounded < float(limits.max))
-    result = np.where(inside, rounded, 0.0).astype(DTYPES[d])
-    result[rounded <= float(limits.min)] = limits.min
-    result[rounded >= float(limits.max)] = limits.max
-    result.view(f"u{result.itemsize}")[np.isnan(rounded)] = nan
+    # As a float64 the largest 64-bit integer is one too large: nothing reaches it from below.
+    below = rounded < float(limits.max)
+    result = np.where(below, np.maximum(rounded, float(limits.min)), 0.0).astype(DTYPES[d])
+    if np.count_nonzero(below) != below.size:
+        result[~below] = limits.max
+        nan = 1 << (BITS[d] - 1) if s == "f64" or BITS[d] == 64 else 0
+        result.view(f"u{result.itemsize}")[np.isnan(rounded)] = nan
     return result
 
 

@@ -15,12 +15,13 @@ from simulator.isa import float32
 from simulator.isa.table import instruction
 from simulator.isa.types import DTYPES, Array
 from simulator.numerics import approximate
-from simulator.numerics.formats import BF16, F16, decode_table, encode
+from simulator.numerics.formats import BF16, F16, decode_table
 from simulator.numerics.rounding import Direction, add32, fma32, sub32
 
 _F16 = ("f16", "f16x2")
 _BF16 = ("bf16", "bf16x2")
 _NEAREST = ("", ".rn")
+_ONE, _HALF, _BELOW_TIE = np.uint32(1), np.uint32(16), np.uint32(0x7FFF)
 _FORMATS: Final = {"f16": F16, "f16x2": F16, "bf16": BF16, "bf16x2": BF16}
 
 
@@ -30,8 +31,16 @@ def wide(a: Array, t: str) -> Array:
 
 
 def narrow(x: Array, t: str) -> Array:
-    """float32 values to nearest even in f16 or bf16."""
-    return encode(x.view(np.uint32), _FORMATS[t]).astype(np.uint16).view(DTYPES[t])
+    """float32 or float64 values (for bf16: float32) to nearest even in f16 or bf16."""
+    nan = np.isnan(x)
+    if t in _F16:
+        codes = x.astype(np.float16).view(np.uint16)
+    else:
+        bits = x.view(np.uint32)
+        codes = (bits + _BELOW_TIE + (bits >> _HALF & _ONE) >> _HALF).astype(np.uint16)
+    if np.count_nonzero(nan):
+        codes[nan] = 0x7FFF
+    return codes.view(DTYPES[t])
 
 
 def flush16(a: Array) -> Array:
@@ -94,20 +103,37 @@ def _ones(a: Array, t: str) -> Array:
 def _fused(a: Array, b: Array, c: Array, *, t: str, ftz: str, limit: str) -> Array:
     if ftz:
         a, b, c = flush16(a), flush16(b), flush16(c)
-    operands = wide(a, t), wide(b, t), wide(c, t)
-    down, up = fma32(*operands, "rm"), fma32(*operands, "rp")
-    # Of two neighbours around an inexact value one has an odd last bit: rounding to it keeps
-    # what the second rounding needs to know.
-    odd = np.where(down.view(np.uint32) & np.uint32(1), down, up)
-    result = narrow(odd, t)
+    exact = _fused_f16(a, b, c) if t in _F16 else _fused_bf16(wide(a, t), wide(b, t), wide(c, t))
+    result = narrow(exact, t)
     if ftz:
-        # Subnormal is what would round to below 2**-14 on the grid of normal numbers.
-        large = wide(narrow(odd * np.float32(2.0**10), t), t)
-        small = (np.abs(odd) < np.float32(2.0**-13)) & (np.abs(large) < np.float32(2.0**-4))
+        # Subnormal is what rounds to below 2**-14 on the grid of normal numbers.
+        large = narrow(exact * 2.0**10, t)
+        small = (np.abs(exact) < 2.0**-13) & (np.abs(large) < np.float16(2.0**-4))
         result = np.where(small, np.copysign(np.float16(0), result), result)
     if limit == ".sat":
         return float32.saturated(result)
     return _relu(result, t) if limit else result
+
+
+def _fused_f16(a: Array, b: Array, c: Array) -> Array:
+    """``a * b + c`` as float64, near enough that rounding it to f16 is rounding once.
+
+    Products have 22 bits, so float64 can only lose a product that is 2**30 times smaller than
+    ``c``: far too little to reach a tie of f16 from ``c``.
+    """
+    product: Array = a.astype(np.float64) * b.astype(np.float64)
+    return product + c.astype(np.float64)
+
+
+def _fused_bf16(a: Array, b: Array, c: Array) -> Array:
+    """``a * b + c`` as float32, rounded so that rounding it to bf16 is rounding once."""
+    nearest = fma32(a, b, c)
+    if not np.count_nonzero((nearest.view(np.uint32) & np.uint32(0xFFFF)) == np.uint32(0x8000)):
+        return nearest
+    # A float32 on a tie of bf16 hides on which side the exact value lies. Of the two neighbours
+    # around an inexact value the one with an odd last bit lies on the same side of every tie.
+    down, up = fma32(a, b, c, "rm"), fma32(a, b, c, "rp")
+    return np.where(down.view(np.uint32) & _ONE, down, up)
 
 
 def _relu(a: Array, t: str) -> Array:
