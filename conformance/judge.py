@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from conformance.kernel import EngineChoice, Kernel, Output, RunOptions, UsageError
-from conformance.known_limits import Facts, KnownLimit, explanation, facts
+from conformance.known_limits import KnownLimit, expected, facts
 from conformance.properties import COMPLETES, PROPERTIES, PROPERTY_NAMES, Finding, Observation
 from conformance.strategies import Drawn
 from reference.inputs import Inputs, make_inputs
@@ -120,14 +120,14 @@ def _verdicts(subject: Subject, case: Case) -> Verdicts:
         return _with_reason(results, str(outcome))
     if isinstance(outcome, Exception):
         ended = _with_error(replace(results[COMPLETES], seconds=seconds), outcome)
-        results[COMPLETES] = _expected(ended, subject.limits, run)
+        results[COMPLETES] = expected(ended, subject.limits, run)
         return results
     done = replace(results[COMPLETES], verdict="passed", seconds=seconds)
-    results[COMPLETES] = _expected(done, subject.limits, run)
+    results[COMPLETES] = expected(done, subject.limits, run)
     observation = Observation(problem, subject.kernel.algorithm, inputs, given, outcome)
     for name, check in PROPERTIES.items():
         checked = _checked(results[name], check, observation)
-        results[name] = _expected(checked, subject.limits, run)
+        results[name] = expected(checked, subject.limits, run)
     return results
 
 
@@ -174,20 +174,6 @@ def _with_error(result: CaseResult, error: Exception) -> CaseResult:
         ptx_line=error.ptx_line if isinstance(error, SimulationError) else None,
         reason=f"{type(error).__name__}: {error}",
     )
-
-
-def _expected(result: CaseResult, limits: tuple[KnownLimit, ...], run: Facts) -> CaseResult:
-    """Return the result as the known limits see it."""
-    limit = explanation(limits, result.case.property, run)
-    if limit is None or result.verdict not in ("passed", "failed"):
-        return result
-    if result.verdict == "failed":
-        reason = f"known limit {limit.id}: {limit.reason}"
-        return replace(result, verdict="expected_failure", reason=reason)
-    if not limit.strict:
-        return result
-    reason = f"known limit {limit.id} says that this fails, and it passed: {limit.reason}"
-    return replace(result, verdict="unexpected_pass", reason=reason)
 
 
 def _num_splits(kernel: Kernel, problem: Problem, case: Case) -> int:

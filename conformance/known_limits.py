@@ -8,6 +8,7 @@
     when = { empty_requests = { min = 1 }, num_splits = 1 }
     example = '{"kernel": ..., ...}'
 
+``error_class`` is added where the run must end with an error, and says which: no other is excused.
 ``when`` says which runs the limit explains: every fact it names must hold. A condition is a value,
 a list of allowed values, or a table with ``min``, ``max`` or both; `facts` lists the facts.
 ``example`` is a case, the JSON that failures print, which shows the limit: each run of the suite
@@ -20,7 +21,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -29,10 +30,11 @@ from conformance.kernel import UsageError
 from conformance.properties import PROPERTY_NAMES
 from reference.masks import position, visible_keys
 from reference.problem import Problem, Recipe
-from reports.records import Case
+from reports.records import Case, CaseResult
 
 FOLDER = Path(__file__).parent / "expectations"
 TILE_KEYS = 128
+OPTIONAL = ("strict", "error_class")
 KINDS = MappingProxyType(
     {
         "id": str,
@@ -41,6 +43,7 @@ KINDS = MappingProxyType(
         "when": dict,
         "example": str,
         "strict": bool,
+        "error_class": str,
     }
 )
 
@@ -57,12 +60,19 @@ class KnownLimit:
     when: Mapping[str, Any]  # fact -> value, list of values, or {"min": ..., "max": ...}
     example: Case
     strict: bool = True
+    error_class: str | None = None
 
-    def explains(self, property_name: str, run: Facts) -> bool:
-        """Return whether a failure of ``property_name`` is expected of a run with these facts."""
+    def concerns(self, property_name: str, run: Facts) -> bool:
+        """Return whether ``property_name`` must fail for a run with these facts."""
         return property_name in self.properties and all(
             _holds(condition, run[name]) for name, condition in self.when.items()
         )
+
+    def explains(self, result: CaseResult) -> bool:
+        """Return whether a bad result is this limit: an error by its class, else any failure."""
+        if self.error_class is not None or result.verdict == "error":
+            return result.error_class == self.error_class
+        return result.verdict == "failed"
 
 
 def facts(case: Case, num_splits: int) -> Facts:
@@ -131,10 +141,21 @@ def load_limits(kernel: str, folder: Path = FOLDER) -> tuple[KnownLimit, ...]:
     return tuple(limits)
 
 
-def explanation(limits: Iterable[KnownLimit], property_name: str, run: Facts) -> KnownLimit | None:
-    """Return the limit that explains a failure of ``property_name``, a strict one if there is."""
-    found = [limit for limit in limits if limit.explains(property_name, run)]
-    return min(found, key=lambda limit: not limit.strict, default=None)
+def expected(result: CaseResult, limits: Iterable[KnownLimit], run: Facts) -> CaseResult:
+    """Return ``result``, of a run with these facts, as the known limits see it.
+
+    A failure that a limit explains is an expected one. A pass where a strict limit says failure is
+    an unexpected one. Everything else stays as it is.
+    """
+    concerned = [limit for limit in limits if limit.concerns(result.case.property, run)]
+    for limit in concerned:
+        if result.is_bad and limit.explains(result):
+            reason = f"known limit {limit.id}: {limit.reason}"
+            return replace(result, verdict="expected_failure", reason=reason)
+        if result.verdict == "passed" and limit.strict:
+            reason = f"known limit {limit.id} says that this fails: {limit.reason}"
+            return replace(result, verdict="unexpected_pass", reason=reason)
+    return result
 
 
 def _scalars(tree: Mapping[str, Any]) -> Iterator[tuple[str, int | float | bool | str]]:
@@ -161,7 +182,7 @@ def _limit(kernel: str, entry: Mapping[str, Any]) -> KnownLimit:
         if not isinstance(value, KINDS[key]):
             raise ValueError(f"{key}: {value!r} is not of type {KINDS[key].__name__}")
     for key in KINDS:
-        if key not in entry and key != "strict":
+        if key not in entry and key not in OPTIONAL:
             raise ValueError(f"{key}: missing key")
     for name in entry["properties"]:
         if name not in PROPERTY_NAMES:

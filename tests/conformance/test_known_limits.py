@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from conformance.kernel import REPOSITORY_KERNELS, UsageError, load_kernel
-from conformance.known_limits import FOLDER, KnownLimit, explanation, facts, load_limits
+from conformance.known_limits import FOLDER, KnownLimit, expected, facts, load_limits
 from conformance.properties import PROPERTY_NAMES
 from conformance.replay import find_case
 from reference.problem import Dcp, Dims, Problem, Recipe
-from reports.records import Case
+from reports.records import Case, CaseResult
 
 PROBLEM = Problem(Dims(16, 4), "float8_e4m3fn", 64, (0, 2, 300), 0.1)
 CASE = Case(
@@ -77,7 +77,7 @@ def test_keys_past_the_context_are_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("when", "explains"),
+    ("when", "concerns"),
     [
         ({}, True),
         ({"num_splits": 1}, True),
@@ -91,18 +91,45 @@ def test_keys_past_the_context_are_counted() -> None:
         ({"longest": {"min": 300, "max": 300}, "dtype": "bfloat16"}, False),
     ],
 )
-def test_every_condition_must_hold(when: dict[str, object], explains: bool) -> None:
+def test_every_condition_must_hold(when: dict[str, object], concerns: bool) -> None:
     run = facts(CASE, num_splits=1)
-    assert limit(when).explains("matches_float64", run) is explains
-    assert not limit(when).explains("inputs_unchanged", run)
+    assert limit(when).concerns("matches_float64", run) is concerns
+    assert not limit(when).concerns("inputs_unchanged", run)
 
 
-def test_a_strict_limit_comes_first() -> None:
+def result(verdict: str, error_class: str | None = None) -> CaseResult:
+    return CaseResult(CASE, verdict, error_class=error_class, reason="as it is")
+
+
+@pytest.mark.parametrize(
+    ("declared", "before", "after"),
+    [
+        (None, result("failed"), "expected_failure"),
+        (None, result("failed", "Deadlock"), "expected_failure"),
+        (None, result("error", "Unsupported"), "error"),
+        (None, result("skipped"), "skipped"),
+        ("Deadlock", result("failed", "Deadlock"), "expected_failure"),
+        ("Deadlock", result("failed", "OutOfBounds"), "failed"),
+        ("Deadlock", result("failed"), "failed"),
+        ("CompilerError", result("error", "CompilerError"), "expected_failure"),
+        ("CompilerError", result("error", "Unsupported"), "error"),
+    ],
+)
+def test_what_a_limit_excuses(declared: str | None, before: CaseResult, after: str) -> None:
+    entry = replace(limit({}), error_class=declared)
+    seen = expected(before, [entry], facts(CASE, num_splits=1))
+    assert seen.verdict == after
+    said = "known limit a-limit: because" if after == "expected_failure" else "as it is"
+    assert seen.reason == said
+
+
+def test_a_pass_is_unexpected_where_a_strict_limit_says_failure() -> None:
     run = facts(CASE, num_splits=1)
     lenient, strict = limit({}, strict=False), limit({}, strict=True)
-    assert explanation([lenient, strict], "matches_float64", run) is strict
-    assert explanation([lenient], "matches_float64", run) is lenient
-    assert explanation([strict], "completes", run) is None
+    assert expected(result("passed"), [lenient, strict], run).verdict == "unexpected_pass"
+    assert expected(result("passed"), [lenient], run).verdict == "passed"
+    assert expected(result("passed"), [limit({"num_splits": 2})], run).verdict == "passed"
+    assert expected(result("failed"), [limit({"num_splits": 2})], run).verdict == "failed"
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:
