@@ -214,11 +214,13 @@ def _gather(warp: Warp, mask: Mask | None, number: Array, threads: Array | None)
     """Arrive at a barrier with all threads of the warp."""
     _require_whole(warp, mask)
     barrier = warp.cta.named_barrier(_same(number, "barrier number"))
-    everyone = warp.cta.threads
-    awaited = everyone if threads is None else _same(threads, "thread count")
-    if awaited != everyone and (awaited % LANES or not 0 < awaited <= everyone):
-        raise Trap(f"barrier of {awaited} threads: not a multiple of {LANES} up to {everyone}")
-    return barrier.arrive(LANES if mask is None else int(mask.sum()), awaited)
+    if threads is None:
+        lanes = LANES if mask is None else int(mask.sum())
+        return barrier.arrive(lanes, warp.cta.threads, everyone=True)
+    awaited, most = _same(threads, "thread count"), LANES * len(warp.cta.warps)
+    if awaited % LANES or not 0 < awaited <= most:
+        raise Trap(f"barrier of {awaited} threads: not a multiple of {LANES} up to {most}")
+    return barrier.arrive(LANES, awaited)  # of a named number a warp counts whole
 
 
 def _same(values: Array, what: str) -> int:

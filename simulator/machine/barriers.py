@@ -14,15 +14,15 @@ import numpy as np
 from simulator.errors import ProtocolError
 
 MAX_COUNT = (1 << 20) - 1
-"""The largest arrival count of an mbarrier (PTX ISA, "Phase of the mbarrier object")."""
+"""The largest arrival count and tx-count of an mbarrier (PTX ISA, "Contents of the mbarrier")."""
 
 
 class Mbarrier(ctypes.Structure):
     """An mbarrier object: a phase ends when no arrival is pending and ``tx`` is zero.
 
-    ``tx`` counts bytes still expected; it goes below zero when data arrive before they are expected,
-    as happens to the even CTA of a pair. ``on_phase`` is called when a phase ends. The counts lie in
-    a C structure, which native code reads and writes too.
+    ``tx`` counts bytes still expected; it goes below zero when data arrive before they are
+    expected, as happens to the even CTA of a pair. ``on_phase`` is called when a phase ends. The
+    counts lie in a C structure, which native code reads and writes too.
     """
 
     _fields_ = tuple((field, ctypes.c_int64) for field in ("expected", "pending", "tx", "phase"))
@@ -51,11 +51,13 @@ class Mbarrier(ctypes.Structure):
 
     def expect_tx(self, byte_count: int) -> None:
         """The current phase waits for ``byte_count`` more bytes."""
+        self._require_room(byte_count)
         self.tx += byte_count
         self._settle()
 
     def complete_tx(self, byte_count: int) -> None:
         """``byte_count`` bytes have arrived."""
+        self._require_room(-byte_count)
         self.tx -= byte_count
         self._settle()
 
@@ -63,11 +65,17 @@ class Mbarrier(ctypes.Structure):
         """Whether the phase of this parity has ended: true at once for parity 1 of a fresh barrier."""
         return (self.phase & 1) != parity & 1
 
+    def _require_room(self, change: int) -> None:
+        if abs(self.tx + change) > MAX_COUNT:
+            raise ProtocolError(
+                f"{self.describe()}: {change:+} bytes leave the range of {MAX_COUNT} bytes"
+            )
+
     def describe(self) -> str:
         """The state in words."""
         return (
             f"mbarrier {self.name} in phase {self.phase} "
-            f"({self.pending} of {self.expected} arrivals pending, {self.tx} bytes expected)"
+            f"({self.pending} of {self.expected} arrivals pending, tx-count {self.tx} bytes)"
         )
 
     def _settle(self) -> None:
@@ -105,14 +113,18 @@ class MbarrierTable(dict[int, Mbarrier]):
 class NamedBarrier(ctypes.Structure):
     """One of a CTA's sixteen barriers; ``generation`` counts how often it has opened.
 
-    ``awaiting`` is the number of threads awaited, -1 while no thread has arrived. The counts lie in
-    a C structure, which native code reads and writes too.
+    ``awaiting`` is the number of threads awaited, -1 while no thread has arrived; ``everyone`` is 1
+    if the last to arrive named no number, so that threads which exit are awaited no more. All this
+    lies in a C structure, which native code reads and writes too.
     """
 
-    _fields_ = tuple((field, ctypes.c_int64) for field in ("arrived", "awaiting", "generation"))
+    _fields_ = tuple(
+        (field, ctypes.c_int64) for field in ("arrived", "awaiting", "generation", "everyone")
+    )
     arrived: int
     awaiting: int
     generation: int
+    everyone: int
 
     def __init__(self, name: str, on_open: Callable[[], None]) -> None:
         super().__init__()
@@ -125,8 +137,9 @@ class NamedBarrier(ctypes.Structure):
         """The number of threads awaited; None while no thread has arrived."""
         return None if self.awaiting < 0 else self.awaiting
 
-    def arrive(self, threads: int, awaited: int) -> int:
+    def arrive(self, threads: int, awaited: int, *, everyone: bool = False) -> int:
         """Count ``threads`` in; the generation to wait for. All must await the same number."""
+        self.everyone = everyone
         if self.awaiting not in (-1, awaited):
             raise ProtocolError(
                 f"barrier {self.name}: some threads await {self.awaited} threads, others {awaited}"
@@ -146,13 +159,19 @@ class NamedBarrier(ctypes.Structure):
         """Whether the barrier has opened since ``ticket`` was drawn."""
         return self.generation > ticket
 
+    def excuse(self, threads: int) -> None:
+        """``threads`` leave the kernel: if everyone is awaited, they no longer are."""
+        if self.everyone and self.awaiting >= 0:
+            self.awaiting -= threads
+            self.arrive(0, self.awaiting, everyone=True)
+
     def describe(self) -> str:
         """The state in words."""
         return f"barrier {self.name} ({self.arrived} of {self.awaited} threads have arrived)"
 
 
 class ClusterBarrier:
-    """``barrier.cluster``: opens when every thread of the cluster that has not exited has arrived."""
+    """``barrier.cluster``: opens when all threads of the cluster that have not exited arrived."""
 
     def __init__(self, threads: int, on_open: Callable[[], None]) -> None:
         self.threads = threads
@@ -167,9 +186,11 @@ class ClusterBarrier:
         self._settle()
         return ticket
 
-    def exit(self, threads: int) -> None:
-        """``threads`` leave the kernel and are awaited no more."""
+    def exit(self, threads: int, ticket: int | None) -> None:
+        """``threads`` leave the kernel and are awaited no more; ``ticket`` if they had arrived."""
         self.threads -= threads
+        if ticket is not None and not self.opened(ticket):
+            self.arrived -= threads
         self._settle()
 
     def opened(self, ticket: int) -> bool:

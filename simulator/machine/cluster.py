@@ -49,7 +49,10 @@ class Launch:
 
 
 class Cta:
-    """A thread block: shared memory, TMEM, barriers, warps. ``rank`` is that in the cluster."""
+    """A thread block: shared memory, TMEM, barriers, warps.
+
+    ``rank`` is that in the cluster; ``threads`` counts those that have not exited.
+    """
 
     def __init__(self, cluster: Cluster, rank: int, index: Dim3) -> None:
         launch = cluster.launch
@@ -155,7 +158,10 @@ class Cluster:
     def on_exit(self, warp: Warp) -> None:
         """The active lanes of ``warp`` leave the kernel; ``warp.alive`` no longer has them."""
         lanes = LANES if warp.mask is None else int(warp.mask.sum())
-        self.barrier.exit(lanes)
+        self.barrier.exit(lanes, warp.cluster_ticket)
+        warp.cta.threads -= lanes
+        for barrier in warp.cta.named_barriers.values():
+            barrier.excuse(lanes)
         self.note_event()
 
     def cta(self, address: int) -> Cta:
