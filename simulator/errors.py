@@ -12,6 +12,7 @@ from crashes of the interpreter itself.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -124,6 +125,17 @@ class Unsupported(SimulationError):
 
 class SimulatorBug(SimulationError):
     """The simulator reached a state that it should never reach."""
+
+
+class DataRace(ProgramError):
+    """Accesses that nothing orders. ``findings`` has each pair of program lines once.
+
+    The launch has run to its end, and its outputs are those of this run's order.
+    """
+
+    def __init__(self, findings: Sequence[object], location: Location | None = None) -> None:
+        super().__init__("\n".join(str(finding) for finding in findings), location)
+        self.findings = tuple(findings)
 
 
 class HostError(SimulationError):

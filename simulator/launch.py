@@ -22,7 +22,7 @@ from threadpoolctl import ThreadpoolController
 
 from simulator.checks import Checks
 from simulator.decode import decode
-from simulator.errors import SimulatorBug
+from simulator.errors import DataRace, SimulatorBug
 from simulator.host.capture import CapturedLaunch
 from simulator.host.link import Argument, HostProgram
 from simulator.host.tensor import Tensor
@@ -33,6 +33,7 @@ from simulator.machine.schedule import run_grid
 from simulator.native import NativeExecutor
 from simulator.policy import Policy
 from simulator.ptx.parser import parse
+from simulator.sanitizer.race import RaceCheck, merged
 
 __all__ = ["Checks", "Extent", "KernelRun", "LoadedProgram", "Policy", "Result", "Tensor", "launch", "launch_kernel", "load"]
 
@@ -188,8 +189,20 @@ def _bytes(argument: Tensor | int | bytes, size: int) -> bytes:
 
 def _run(interpreter: Interpreter, state: Launch, instruction_limit: int) -> KernelRun:
     started = time.perf_counter()
+    watching: list[RaceCheck] = []
+
+    def observe() -> RaceCheck:
+        watching.append(RaceCheck())
+        return watching[-1]
+
+    if state.checks.races and isinstance(interpreter, NativeExecutor):
+        raise ValueError("checks: races are found by executor 'interpreter' alone")
     with np.errstate(all="ignore"), _single_threaded().limit(limits=1):
-        statistics = run_grid(state, interpreter, instruction_limit)
+        statistics = run_grid(
+            state, interpreter, instruction_limit, observe if state.checks.races else None
+        )
+    if races := merged(watching):
+        raise DataRace(races)
     return KernelRun(
         state.program.kernel.name, state.grid, state.block, state.cluster, statistics.warp_instructions,
         statistics.polls, time.perf_counter() - started, statistics.counts,

@@ -160,6 +160,8 @@ def _wait(warp: Warp, name: str, ticket: int) -> Any:
     if asynchronous.owes(engine, ticket):
         warp.block_on(asynchronous.engine(engine), "the end")
         return BLOCKED
+    if warp.cta.cluster.observer is not None:
+        warp.cta.cluster.observer.joined(engine)
     warp.go_on()
     return None
 
@@ -250,7 +252,9 @@ def _load(
 
         engine = _engine(warp, f"bulk load {cluster.counts['tma_loads']}")
         cluster.counts["tma_loads"] += 1
-        cluster.asynchronous.submit(engine, copy, replace(site, lanes=(lane,)))
+        # Loads that signal one barrier end together; to others they stand in no order.
+        agent = f"bulk loads to {cluster.shared_name(places[0][2])}" if places else engine
+        cluster.asynchronous.submit(engine, copy, replace(site, lanes=(lane,)), agent)
 
 
 def _destinations(

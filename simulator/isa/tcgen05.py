@@ -90,8 +90,10 @@ for _shape, _per_repeat in (("32x32b", 1), ("16x64b", 1), ("16x128b", 2), ("16x2
 
 @instruction("tcgen05.wait::<w>.sync.aligned", w=("ld", "st"), section="9.7.16.8.5 tcgen05.wait",
              kind=Kind.EFFECT, converged=True)  # fmt: skip
-def wait(warp: Warp, mask: Mask | None) -> None:
+def wait(warp: Warp, mask: Mask | None, *, w: str) -> None:
     """Wait for the warp's tcgen05.ld or .st: they complete at once here."""
+    if warp.cta.cluster.observer is not None:
+        warp.cta.cluster.observer.joined(f"tcgen05.{w}")
 
 
 @instruction("tcgen05.fence::<w>_thread_sync", w=("before", "after"), section="9.7.16.11 tcgen05.fence", kind=Kind.EFFECT)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from simulator.errors import Location, SimulationError, SimulatorBug
+from simulator.events import Observer
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class _Work:
     number: int
     action: Callable[[], None]
     location: Location
+    agent: Hashable
+    token: object
 
 
 class Asynchronous:
@@ -43,6 +46,7 @@ class Asynchronous:
         self._completion = completion
         self._rng = rng
         self._queues: dict[Hashable, deque[_Work]] = {}
+        self.observer: Observer | None = None
         self.submitted = 0
         self.completed = 0
 
@@ -51,10 +55,21 @@ class Asynchronous:
         """How many pieces of work have been submitted and are not complete."""
         return self.submitted - self.completed
 
-    def submit(self, engine: Hashable, action: Callable[[], None], location: Location) -> None:
-        """Issue work to an engine; ``location`` is that of the issuing instruction."""
+    def submit(
+        self,
+        engine: Hashable,
+        action: Callable[[], None],
+        location: Location,
+        agent: Hashable | None = None,
+    ) -> None:
+        """Issue work to an engine; ``location`` is that of the issuing instruction.
+
+        ``agent`` names what does the work to the observer, by default the engine.
+        """
         self.submitted += 1
-        work = _Work(self.submitted, action, location)
+        agent = engine if agent is None else agent
+        token = None if self.observer is None else self.observer.issue(agent)
+        work = _Work(self.submitted, action, location, agent, token)
         if self._completion == "eager":
             self._run(work)
         else:
@@ -92,6 +107,8 @@ class Asynchronous:
 
     def _run(self, work: _Work) -> None:
         """Do the work; an error in it belongs to the instruction that issued it."""
+        if self.observer is not None:
+            self.observer.begin(work.agent, work.token, work.location)
         try:
             work.action()
         except SimulationError as error:
@@ -99,4 +116,6 @@ class Asynchronous:
             raise
         except Exception as error:
             raise SimulatorBug(f"{type(error).__name__}: {error}", work.location) from error
+        if self.observer is not None:
+            self.observer.end()
         self.completed += 1

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from simulator.errors import ProtocolError
+from simulator.events import Observer
 
 MAX_COUNT = (1 << 20) - 1
 """The largest arrival count and tx-count of an mbarrier (PTX ISA, "Contents of the mbarrier")."""
@@ -31,7 +32,9 @@ class Mbarrier(ctypes.Structure):
     tx: int
     phase: int
 
-    def __init__(self, name: str, expected: int, on_phase: Callable[[], None]) -> None:
+    def __init__(
+        self, name: str, expected: int, on_phase: Callable[[], None], observer: Observer | None = None
+    ) -> None:
         super().__init__()
         if not 1 <= expected <= MAX_COUNT:
             raise ProtocolError(f"mbarrier {name}: count {expected} is not in 1..{MAX_COUNT}")
@@ -41,12 +44,14 @@ class Mbarrier(ctypes.Structure):
         self.tx = 0
         self.phase = 0
         self.on_phase = on_phase
+        self.observer = observer
 
     def arrive(self, count: int = 1) -> None:
         """``count`` arrivals; ``ProtocolError`` if the phase does not await so many."""
         if count > self.pending:
             raise ProtocolError(f"{count} arrival(s) at {self.describe()}: more than are pending")
         self.pending -= count
+        self._release()
         self._settle()
 
     def expect_tx(self, byte_count: int) -> None:
@@ -59,11 +64,15 @@ class Mbarrier(ctypes.Structure):
         """``byte_count`` bytes have arrived."""
         self._require_room(-byte_count)
         self.tx -= byte_count
+        self._release()
         self._settle()
 
     def passed(self, parity: int) -> bool:
         """Whether the phase of this parity has ended: true at once for parity 1 of a fresh barrier."""
-        return (self.phase & 1) != parity & 1
+        over = (self.phase & 1) != parity & 1
+        if over and self.observer is not None:
+            self.observer.acquire(self)
+        return over
 
     def _require_room(self, change: int) -> None:
         if abs(self.tx + change) > MAX_COUNT:
@@ -78,11 +87,24 @@ class Mbarrier(ctypes.Structure):
             f"({self.pending} of {self.expected} arrivals pending, tx-count {self.tx} bytes)"
         )
 
+    def _release(self) -> None:
+        if self.observer is not None:
+            self.observer.release(self)
+
     def _settle(self) -> None:
         if self.pending == 0 and self.tx == 0:
             self.phase += 1
             self.pending = self.expected
+            if self.observer is not None:
+                self.observer.opened(self)
             self.on_phase()
+
+
+def _seen(barrier: NamedBarrier | ClusterBarrier, is_open: bool) -> bool:
+    """Tell the observer that the acting warp has found the barrier open, if it has."""
+    if is_open and barrier.observer is not None:
+        barrier.observer.acquire(barrier)
+    return is_open
 
 
 class MbarrierTable(dict[int, Mbarrier]):
@@ -126,11 +148,14 @@ class NamedBarrier(ctypes.Structure):
     generation: int
     everyone: int
 
-    def __init__(self, name: str, on_open: Callable[[], None]) -> None:
+    def __init__(
+        self, name: str, on_open: Callable[[], None], observer: Observer | None = None
+    ) -> None:
         super().__init__()
         self.name = name
         self.awaiting = -1
         self.on_open = on_open
+        self.observer = observer
 
     @property
     def awaited(self) -> int | None:
@@ -149,15 +174,19 @@ class NamedBarrier(ctypes.Structure):
         ticket = self.generation
         if self.arrived > awaited:
             raise ProtocolError(f"{self.arrived} threads at {self.describe()}")
+        if self.observer is not None:
+            self.observer.release(self)
         if self.arrived == awaited:
             self.arrived, self.awaiting = 0, -1
             self.generation += 1
+            if self.observer is not None:
+                self.observer.opened(self)
             self.on_open()
         return ticket
 
     def opened(self, ticket: int) -> bool:
         """Whether the barrier has opened since ``ticket`` was drawn."""
-        return self.generation > ticket
+        return _seen(self, self.generation > ticket)
 
     def excuse(self, threads: int) -> None:
         """``threads`` leave the kernel: if everyone is awaited, they no longer are."""
@@ -173,16 +202,21 @@ class NamedBarrier(ctypes.Structure):
 class ClusterBarrier:
     """``barrier.cluster``: opens when all threads of the cluster that have not exited arrived."""
 
-    def __init__(self, threads: int, on_open: Callable[[], None]) -> None:
+    def __init__(
+        self, threads: int, on_open: Callable[[], None], observer: Observer | None = None
+    ) -> None:
         self.threads = threads
         self.arrived = 0
         self.generation = 0
         self.on_open = on_open
+        self.observer = observer
 
     def arrive(self, threads: int) -> int:
         """Count ``threads`` in; the generation to wait for."""
         ticket = self.generation
         self.arrived += threads
+        if self.observer is not None:
+            self.observer.release(self)
         self._settle()
         return ticket
 
@@ -195,7 +229,7 @@ class ClusterBarrier:
 
     def opened(self, ticket: int) -> bool:
         """Whether the barrier has opened since ``ticket`` was drawn."""
-        return self.generation > ticket
+        return _seen(self, self.generation > ticket)
 
     def describe(self) -> str:
         """The state in words."""
@@ -205,4 +239,6 @@ class ClusterBarrier:
         if self.arrived and self.arrived >= self.threads:
             self.arrived = 0
             self.generation += 1
+            if self.observer is not None:
+                self.observer.opened(self)
             self.on_open()

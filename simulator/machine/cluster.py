@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ import numpy as np
 
 from simulator.checks import Checks
 from simulator.errors import Location, Trap, Unsupported
+from simulator.events import Observer
 from simulator.isa.types import BITS, DTYPES
 from simulator.machine.asynchronous import Asynchronous
 from simulator.machine.barriers import ClusterBarrier, Mbarrier, MbarrierTable, NamedBarrier
@@ -19,7 +21,7 @@ from simulator.machine.global_memory import GlobalMemory
 from simulator.machine.memory_map import OFFSET_MASK, RANK_SHIFT
 from simulator.machine.shared_memory import SharedMemory
 from simulator.machine.tensor_memory import TensorMemory
-from simulator.machine.warp import LANES, Warp
+from simulator.machine.warp import LANES, ZEROS, Warp
 from simulator.policy import Policy
 from simulator.program import Program
 
@@ -46,6 +48,11 @@ class Launch:
     memory: GlobalMemory
     policy: Policy = field(default_factory=Policy)
     checks: Checks = field(default_factory=Checks)
+
+    @functools.cached_property
+    def initial_registers(self) -> list[Any]:
+        """What the registers of a warp hold at first."""
+        return [ZEROS[kind] for kind in self.program.registers]
 
 
 class Cta:
@@ -74,7 +81,7 @@ class Cta:
         threads = launch.block[0] * launch.block[1] * launch.block[2]
         self.threads = threads
         self.warps = [
-            Warp(self, rank, threads - LANES * rank, launch.program.registers)
+            Warp(self, rank, threads - LANES * rank, launch.initial_registers.copy())
             for rank in range(-(-threads // LANES))
         ]
 
@@ -117,14 +124,23 @@ class Cta:
         if not 0 <= number < 16:
             raise Trap(f"barrier {number} is not in 0..15")
         if number not in self.named_barriers:
-            self.named_barriers[number] = NamedBarrier(str(number), self.cluster.note_event)
+            self.named_barriers[number] = NamedBarrier(
+                str(number), self.cluster.note_event, self.cluster.observer
+            )
         return self.named_barriers[number]
 
 
 class Cluster:
     """The CTAs that run together. ``events`` counts what may let a waiting warp go on."""
 
-    def __init__(self, launch: Launch, indices: list[Dim3], rng: random.Random) -> None:
+    def __init__(
+        self,
+        launch: Launch,
+        indices: list[Dim3],
+        rng: random.Random,
+        observer: Observer | None = None,
+    ) -> None:
+        self.observer = observer
         self.launch = launch
         self.memory = launch.memory
         self.parameters = launch.parameters
@@ -133,7 +149,9 @@ class Cluster:
         self.counts: Counter[str] = Counter()
         self.asynchronous = Asynchronous(launch.policy.completion, rng)
         self.ctas = [Cta(self, rank, index) for rank, index in enumerate(indices)]
-        self.barrier = ClusterBarrier(sum(c.threads for c in self.ctas), self.note_event)
+        threads = sum(c.threads for c in self.ctas)
+        self.barrier = ClusterBarrier(threads, self.note_event, observer)
+        self._observe(observer)
 
     @property
     def warps(self) -> list[Warp]:
@@ -150,6 +168,13 @@ class Cluster:
             rows = np.repeat(values, LANES).reshape(count, LANES)
             self._parameter_values[key] = rows[0] if count == 1 else rows
         return self._parameter_values[key]
+
+    def _observe(self, observer: Observer | None) -> None:
+        """From now on the observer is told of everything."""
+        self.asynchronous.observer = observer
+        for cta in self.ctas:
+            cta.shared.observer = observer
+            cta.tensor_memory.observer = observer
 
     def note_event(self) -> None:
         """Something happened that a warp may be waiting for."""

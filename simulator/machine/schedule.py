@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from simulator.errors import Deadlock, Location, ProtocolError, Trap
+from simulator.events import Observer
 from simulator.interpreter import Interpreter
 from simulator.machine.cluster import Cluster, Dim3, Launch, validate
 from simulator.machine.warp import Warp
@@ -37,17 +38,22 @@ class Statistics:
     counts: Counter[str] = field(default_factory=Counter)
 
 
-def run_grid(launch: Launch, interpreter: Interpreter, instruction_limit: int) -> Statistics:
+def run_grid(
+    launch: Launch,
+    interpreter: Interpreter,
+    instruction_limit: int,
+    observe: Callable[[], Observer] | None = None,
+) -> Statistics:
     """Run every cluster of a launch, one after another.
 
     Raises what the program's errors are; ``Trap`` when ``instruction_limit`` warp-instructions are
-    not enough, so that an endless loop ends.
+    not enough, so that an endless loop ends. ``observe`` makes an observer for each cluster.
     """
     validate(launch)
     rng = random.Random(launch.policy.seed)
     statistics = Statistics()
     for indices in _clusters(launch):
-        cluster = Cluster(launch, indices, rng)
+        cluster = Cluster(launch, indices, rng, observe() if observe else None)
         left = instruction_limit - statistics.warp_instructions
         _Scheduler(cluster, interpreter, rng, left).run()
         statistics.warp_instructions += sum(w.instructions for w in cluster.warps)
@@ -106,6 +112,8 @@ class _Scheduler:
             if not awake and self._asleep.get(warp) == self._cluster.events:
                 continue
             blocks = self._rng.randint(1, budget) if self._policy.is_random else budget
+            if self._cluster.observer is not None:
+                self._cluster.observer.turn(warp)
             self._interpreter.turn(warp, blocks)
             self._asleep[warp] = self._cluster.events if warp.blocked else -1
             advanced = advanced or warp.advanced

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.errors import Location, OutOfBounds, ProgramError, Trap, Uninitialised
+from simulator.events import GRANULE_BYTES, Observer
 from simulator.machine.warp import Mask, lane_numbers
 
 Offsets = npt.NDArray[np.integer[Any]]
@@ -33,6 +34,7 @@ class SharedMemory:
         self._valid_words = {w: self.valid.view(f"u{w}") for w in (1, 2, 4, 8)}
         self._check_initialised = check_initialised
         self._dynamic_offset = dynamic_offset
+        self.observer: Observer | None = None
 
     def name(self, offset: int) -> str:
         """An offset in words: a byte of the dynamic shared memory, or what lies below it."""
@@ -53,6 +55,7 @@ class SharedMemory:
             written = self._valid_words[item_bytes][index] == _VALID[item_bytes]
             if not written.all():
                 self._refuse(offsets, ~written.all(axis=0), mask, Uninitialised, _UNWRITTEN)
+        self._report(index, item_bytes, write=False)
         return self._words[item_bytes][index]
 
     def store(
@@ -64,6 +67,7 @@ class SharedMemory:
     ) -> None:
         """Write ``values`` [count, len(offsets)], later lanes over earlier ones; as ``load``."""
         index = self._index(offsets, item_bytes, len(values), mask)
+        self._report(index, item_bytes, write=True)
         self._words[item_bytes][index] = values
         self._valid_words[item_bytes][index] = _VALID[item_bytes]
 
@@ -83,6 +87,7 @@ class SharedMemory:
     def write_chunks(self, chunks: Offsets, values: npt.NDArray[np.uint8]) -> None:
         """Write 16-byte chunks at ``chunks``, in units of 16 bytes."""
         self._check_range(chunks * _CHUNK + _CHUNK - 1)
+        self._report(chunks, _CHUNK, write=True)
         self.bytes.reshape(-1, _CHUNK)[chunks] = values.reshape(-1, _CHUNK)
         self.valid.reshape(-1, _CHUNK)[chunks] = 1
 
@@ -92,7 +97,20 @@ class SharedMemory:
         if self._check_initialised and not self.valid.reshape(-1, _CHUNK)[chunks].all():
             written = self.valid.reshape(-1, _CHUNK)[chunks].all(axis=-1)
             self._refuse_unwritten(chunks[~written] * _CHUNK)
+        self._report(chunks, _CHUNK, write=False)
         return self.bytes.reshape(-1, _CHUNK)[chunks].reshape(-1)
+
+    def _report(self, index: Offsets, item_bytes: int, *, write: bool) -> None:
+        """Tell the observer of an access to the items at ``index``."""
+        if self.observer is None:
+            return
+        index = index.ravel().astype(np.int64)
+        if item_bytes < GRANULE_BYTES:
+            granules = index * item_bytes // GRANULE_BYTES
+        else:
+            each = item_bytes // GRANULE_BYTES
+            granules = (index[:, None] * each + np.arange(each)).ravel()
+        self.observer.shared_access(self, granules, write)
 
     def _check_range(self, index: Offsets) -> None:
         if index.size and (int(index.max()) >= self.size or int(index.min()) < 0):

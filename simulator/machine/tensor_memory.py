@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import OutOfBounds, ProtocolError, Trap, Uninitialised, Unsupported
+from simulator.events import Observer
 
 Words = NDArray[np.uint32]
 Index = NDArray[np.intp]
@@ -72,6 +73,7 @@ class TensorMemory:
         self.owners: NDArray[np.int32] = np.zeros(COLUMNS, np.int32)
         """For native code: one more than the first column of each column's allocation, 0 for none."""
         self._relinquished = False
+        self.observer: Observer | None = None
 
     def allocate(self, columns: int) -> int | None:
         """The address of ``columns`` fresh columns, or None while too few adjacent ones are free.
@@ -130,6 +132,7 @@ class TensorMemory:
         reach, OutOfBounds outside one allocation, Uninitialised for words that nothing wrote.
         """
         lane, column, columns = self._fragment(shape, num, address, warp=warp)
+        self._report(slice(lane, lane + 1), column, columns, write=False)
         if shape == "32x32b":
             where = slice(lane, lane + _WARP_LANES), slice(column, column + columns)
             self._require_written(where)
@@ -142,6 +145,7 @@ class TensorMemory:
     def store(self, shape: str, num: int, address: int, values: Words, *, warp: int) -> None:
         """Write the registers ``values`` [register, thread] of ``warp``; errors as ``load``."""
         lane, column, columns = self._fragment(shape, num, address, warp=warp)
+        self._report(slice(lane, lane + 1), column, columns, write=True)
         if shape == "32x32b":
             where = slice(lane, lane + _WARP_LANES), slice(column, column + columns)
             self.words[where] = values.T
@@ -183,6 +187,7 @@ class TensorMemory:
         self.require_columns(column, columns, lanes.start)
         where = lanes, slice(column, column + columns)
         self._require_written(where)
+        self._report(lanes, column, columns, write=False)
         return self.words[where].view(np.float32)
 
     def write_block(self, lanes: slice, column: int, values: NDArray[np.float32]) -> None:
@@ -190,8 +195,16 @@ class TensorMemory:
         columns = values.shape[1]
         self.require_columns(column, columns, lanes.start)
         where = lanes, slice(column, column + columns)
+        self._report(lanes, column, columns, write=True)
         self.words[where] = values.view(np.uint32)
         self.valid[where] = True
+
+    def _report(self, lanes: slice, column: int, columns: int, *, write: bool) -> None:
+        """Tell the observer of an access to a rectangle."""
+        if self.observer is not None:
+            quarters = np.arange(lanes.start // _WARP_LANES, -(-lanes.stop // _WARP_LANES))
+            granules = quarters[:, None] * COLUMNS + np.arange(column, column + columns)
+            self.observer.tensor_access(self, granules.ravel(), write)
 
     def _require_written(self, where: tuple[slice, slice]) -> None:
         """Raise Uninitialised, naming the first word, unless every word there was written."""

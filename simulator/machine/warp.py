@@ -19,9 +19,9 @@ POLLING_BLOCKS = 64
 
 Mask = npt.NDArray[np.bool_]
 
-_ZEROS = {kind: np.zeros(LANES, STORAGE[bits]) for kind, bits in BITS.items()}
+ZEROS = {kind: np.zeros(LANES, STORAGE[bits]) for kind, bits in BITS.items()}
 """What a register holds at first. Instructions replace a register's array, never its elements."""
-for _zeros in _ZEROS.values():
+for _zeros in ZEROS.values():
     _zeros.setflags(write=False)
 
 
@@ -54,10 +54,10 @@ class Warp:
     the next poll.
     """
 
-    def __init__(self, cta: Cta, rank: int, threads: int, registers: tuple[str, ...]) -> None:
+    def __init__(self, cta: Cta, rank: int, threads: int, registers: list[Any]) -> None:
         self.cta = cta
         self.rank = rank
-        self.registers: list[Any] = [_ZEROS[kind] for kind in registers]
+        self.registers = registers
         self.alive: Mask = np.arange(LANES) < threads
         self.mask: Mask | None = None if threads >= LANES else self.alive.copy()
         self.block = 0
@@ -170,3 +170,8 @@ _LANE_REGISTERS = {
     "%lanemask_ge": 0xFFFFFFFF & ~((1 << _LANE) - 1),
 }
 """Special registers that differ between lanes or warps; the rest belong to the CTA."""
+
+
+def is_of_warp(name: str) -> bool:
+    """Whether a special register differs between the lanes or the warps of a CTA."""
+    return name in _LANE_REGISTERS or name.startswith("%tid")

@@ -1,0 +1,218 @@
+"""racecheck: accesses to shared memory and TMEM that nothing orders, by happens-before.
+
+Two accesses to the same granule race if at least one writes and neither happens before the other.
+What orders: the program order of a warp; an arrival and a wait that sees the phase it ended; the
+barriers of CTA and cluster; the issue of asynchronous work before that work, and the work before
+what waits for its arrival. An asynchronous operation knows what its issuer knew when it issued.
+
+A report does not mean that the output is wrong in this run, nor under the timing of a device: it
+means that the program does not forbid the other order. Global memory is not watched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.errors import Location
+from simulator.events import Observer
+from simulator.machine.tensor_memory import COLUMNS
+from simulator.machine.warp import Warp
+from simulator.sanitizer.clocks import Clock, Clocks, History, joined
+
+_AGENTS = 512
+_TENSOR_GRANULES = 4 * COLUMNS
+
+
+@dataclass(frozen=True)
+class Access:
+    """One side of a race: who, how, and where in the program."""
+
+    agent: str
+    writes: bool
+    location: Location
+
+    def __str__(self) -> str:
+        return f"{'write' if self.writes else 'read'} by {self.agent} ({self.location})"
+
+
+@dataclass(frozen=True)
+class Race:
+    """Two unordered accesses, the later one in this run first; ``times`` counts such pairs."""
+
+    memory: str
+    later: Access
+    earlier: Access
+    times: int
+
+    def __str__(self) -> str:
+        return f"race in {self.memory}: {self.later}\n  is not ordered after {self.earlier}"
+
+
+def merged(checks: Iterable[RaceCheck]) -> tuple[Race, ...]:
+    """The races of several clusters, each pair of program lines once."""
+    found: dict[tuple[object, ...], Race] = {}
+    for race in (race for check in checks for race in check.races):
+        sides = [(access.location.ptx_line, access.writes) for access in (race.later, race.earlier)]
+        key = (race.memory, *sides)
+        times = race.times + (found[key].times if key in found else 0)
+        found[key] = replace(found.get(key, race), times=times)
+    return tuple(found.values())
+
+
+def _line(location: Location) -> Location:
+    """The place in the program alone: the agent is named beside it."""
+    return Location(None, location.ptx_line, location.ptx_text, location.source)
+
+
+@dataclass(frozen=True)
+class _Actor:
+    """Who acts: its number, what it knows, and the counter that its accesses carry."""
+
+    number: int
+    clock: Clock
+    stamp: int
+    location: Location | None
+
+
+class RaceCheck(Observer):
+    """Watches one cluster; ``races`` lists each pair of program lines once."""
+
+    def __init__(self) -> None:
+        self._clocks = Clocks(_AGENTS)
+        self._sequence: dict[int, int] = {}
+        self._histories: dict[tuple[str, int], History] = {}
+        self._pending: dict[int, Clock] = {}
+        self._open: dict[int, Clock] = {}
+        self._kept: list[object] = []  # barriers, so that their identities stay theirs
+        self._sites: dict[int, Location] = {}
+        self._found: dict[tuple[Any, ...], tuple[Access, Access, int]] = {}
+        self._warp: Warp | None = None
+        self._warp_number = -1
+        self._engine: _Actor | None = None
+
+    @property
+    def races(self) -> tuple[Race, ...]:
+        """What has been found so far."""
+        return tuple(
+            Race(str(key[0]), later, earlier, times)
+            for key, (later, earlier, times) in self._found.items()
+        )
+
+    # 1. Who acts
+
+    def turn(self, warp: Warp) -> None:
+        """The warp acts."""
+        self._warp = warp
+        self._warp_number = self._clocks.number(f"warp {warp.rank} of cta {warp.cta.rank}")
+
+    def issue(self, engine: Hashable) -> Clock:
+        """What the issuing warp knows; what it does next is not ordered before the work."""
+        return self._clocks.advance(self._warp_number)
+
+    def begin(self, engine: Hashable, token: Clock, location: Location) -> None:
+        """The engine acts, knowing what its issuer knew and, if it works in order, its own past."""
+        number = self._clocks.number(engine)
+        stamp = self._sequence.get(number, 0) + 1
+        self._sequence[number] = stamp
+        clock = token
+        if not str(engine).startswith("bulk loads"):
+            self._clocks.acquire(number, token)
+            clock = self._clocks.of(number)
+            clock[number] = stamp
+        self._engine = _Actor(number, clock, stamp, location)
+
+    def end(self) -> None:
+        """The warp acts again."""
+        self._engine = None
+
+    def _actor(self) -> _Actor:
+        if self._engine is not None:
+            return self._engine
+        clock = self._clocks.of(self._warp_number)
+        return _Actor(self._warp_number, clock, int(clock[self._warp_number]), None)
+
+    # 2. What it knows of the others
+
+    def release(self, barrier: object) -> None:
+        """The barrier's next phase will carry what the actor knows, and what it has done."""
+        if id(barrier) not in self._pending and id(barrier) not in self._open:
+            self._kept.append(barrier)
+        if self._engine is not None:
+            known = self._engine.clock.copy()
+            known[self._engine.number] = max(known[self._engine.number], self._engine.stamp)
+        else:
+            known = self._clocks.advance(self._warp_number)
+        self._pending[id(barrier)] = joined(self._pending.get(id(barrier)), known)
+
+    def opened(self, barrier: object) -> None:
+        """What was released can be acquired."""
+        released = self._pending.pop(id(barrier), None)
+        if released is not None:
+            self._open[id(barrier)] = joined(self._open.get(id(barrier)), released)
+
+    def acquire(self, barrier: object) -> None:
+        """The warp knows what was released before the phase ended."""
+        self._clocks.acquire(self._warp_number, self._open.get(id(barrier)))
+
+    def joined(self, engine: Hashable) -> None:
+        """The warp knows what the engine has done for it."""
+        if isinstance(engine, str) and engine.startswith("tcgen05."):
+            engine = self._tensor_engine(engine)
+        self._clocks.acquire(self._warp_number, self._clocks.of(self._clocks.number(engine)))
+
+    def _tensor_engine(self, name: str) -> str:
+        assert self._warp is not None
+        return f"{name} of warp {self._warp.rank} of cta {self._warp.cta.rank}"
+
+    # 3. What it touches
+
+    def shared_access(self, memory: Any, granules: npt.NDArray[np.int64], write: bool) -> None:
+        """An access to shared memory."""
+        history = self._history("shared memory", memory, -(-memory.size // 4))
+        self._check("shared memory", history, np.unique(granules), write, self._actor())
+
+    def tensor_access(self, memory: Any, granules: npt.NDArray[np.int64], write: bool) -> None:
+        """An access to TMEM; a warp's stores are done only when it has waited for them."""
+        actor = self._actor()
+        if write and self._engine is None:
+            number = self._clocks.number(self._tensor_engine("tcgen05.st"))
+            self._clocks.acquire(number, self._clocks.of(self._warp_number))
+            clock = self._clocks.of(number)
+            clock[number] += 1
+            actor = _Actor(number, clock, int(clock[number]), None)
+        history = self._history("TMEM", memory, _TENSOR_GRANULES)
+        self._check("TMEM", history, granules, write, actor)
+
+    def _history(self, kind: str, memory: object, size: int) -> History:
+        key = (kind, id(memory))
+        if key not in self._histories:
+            self._histories[key] = History(size)
+        return self._histories[key]
+
+    def _check(self, kind: str, history: History, where: Any, write: bool, actor: _Actor) -> None:
+        location = actor.location or self._warp_location()
+        site = 2 * (location.ptx_line or 0) + write
+        self._sites.setdefault(site, location)
+        note = history.write if write else history.read
+        conflict = note(where, actor.number, actor.clock, actor.stamp, site)
+        if conflict is None:
+            return
+        other, other_site = conflict
+        key = (kind, site, other_site)
+        if key in self._found:
+            later, earlier, times = self._found[key]
+            self._found[key] = (later, earlier, times + 1)
+            return
+        names = self._clocks.names
+        later = Access(str(names[actor.number]), write, _line(location))
+        earlier = Access(str(names[other]), bool(other_site & 1), _line(self._sites[other_site]))
+        self._found[key] = (later, earlier, 1)
+
+    def _warp_location(self) -> Location:
+        assert self._warp is not None
+        return self._warp.cta.cluster.site(self._warp)
