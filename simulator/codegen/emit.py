@@ -229,8 +229,9 @@ class Emitter:
                 self.b.store(stored, place, align=32)
             with some:
                 old = self.b.load(place, typ=stored.type, align=32)
-                # A shared place holds what another register left there: not for this one's lanes.
-                old = self.b.select(self.is_local(self.word(index)), splat(old.type, 0), old)
+                if not self.form.guard:
+                    # Perhaps the first write to a shared place, which another register has used.
+                    old = self.b.select(self.is_local(self.word(index)), splat(old.type, 0), old)
                 self.b.store(self.b.select(self.flags_of(mask), stored, old), place, align=32)
 
     def intrinsic(self, name: str, *operands: Value) -> Value:

@@ -109,13 +109,17 @@ def getctarank(e: Emitter, address: Value) -> Value:
 
 
 @effect("<fence>", fence=synchronisation._FENCES)
-@effect("bar.warp.sync")
 @effect("nanosleep.u32")
 @effect("griddepcontrol.<way>", way=("wait", "launch_dependents"))
 @effect("tcgen05.wait::<w>.sync.aligned", w=("ld", "st"))
 @effect("tcgen05.fence::<w>_thread_sync", w=("before", "after"))
 def nothing(e: Emitter) -> None:
     """Order and time: accesses are in order here and time does not pass."""
+
+
+@effect("bar.warp.sync")
+def bar_warp_sync(e: Emitter) -> None:
+    _require_members(e, 0)
 
 
 @effect("setmaxnreg.<way>.sync.aligned.u32", way=("inc", "dec"))
