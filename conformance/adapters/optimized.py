@@ -1,0 +1,132 @@
+"""This repository's own kernels, judged through their public entry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+import torch
+
+from conformance.kernel import (
+    Algorithm,
+    Compiled,
+    Limits,
+    Output,
+    Plan,
+    RunOptions,
+    Support,
+    UsageError,
+    choose_engine,
+    device_arch,
+    poisoned,
+)
+from optimized import plan as planning
+from optimized.api import Arguments, decode_on
+from optimized.compile import ARCHES, CudaDevice, SimulatedDevice, compiled
+from reference.inputs import Inputs
+from reference.problem import Problem
+from simulator.checks import Checks
+
+
+class Optimized:
+    """The kernel of `optimized.mla_decode`; a `conformance.kernel.Kernel`.
+
+    ``transform`` changes the PTX before the simulator sees it, to judge a mutated kernel.
+    """
+
+    name = "optimized"
+    arches = tuple(ARCHES.values())
+    algorithm = Algorithm(
+        p_scale=16.0, rescale_threshold=4.0, tile_n=128, lse_base=2, split_rule="normalised"
+    )
+    limits = Limits()
+
+    def __init__(self, transform: Callable[[str], str] | None = None) -> None:
+        self._transform = transform
+
+    def supports(self, problem: Problem) -> Support:
+        """Whether the kernels take ``problem``."""
+        support = planning.supports(problem)
+        return Support(support.ok, support.reason)
+
+    def plan(self, problem: Problem, num_sms: int) -> Plan:
+        """What the host chooses on a device with ``num_sms`` SMs."""
+        plan = planning.plan(problem, num_sms)
+        return Plan(plan.num_splits, plan.workspace_bytes)
+
+    def specialisation_key(self, problem: Problem) -> Hashable:
+        """What must be compiled for ``problem``."""
+        return planning.specialisation_key(problem)
+
+    def compile(self, problem: Problem, arch: str) -> Compiled:
+        """The compilation that ``problem`` needs, for ``arch``."""
+        if arch not in self.arches:
+            raise UsageError(f"arch: {arch!r} is none of {', '.join(self.arches)}")
+        made = compiled(planning.specialisation_key(problem), arch)
+        ptx = made.ptx if self._transform is None else self._transform(made.ptx)
+        return Compiled(ptx, made.host_object, made.entry)
+
+    def run(self, problem: Problem, inputs: Inputs, options: RunOptions) -> Output:
+        """Run one call, with a workspace of exactly the size that is asked for."""
+        support = self.supports(problem)
+        if not support.ok:
+            raise UsageError(f"{self.name}: {support.reason}")
+        device = self._device(options)
+        where = torch.device("cuda" if options.engine == "cuda" else "cpu")
+        needed = planning.workspace_size(
+            problem, device.num_sms, options.num_splits, capability=device.capability
+        )
+        dims = problem.dims
+        rows = (problem.batch_size, dims.seq_len_q, dims.num_heads)
+        out = torch.zeros((*rows, dims.kv_lora_rank), dtype=getattr(torch, problem.output_dtype))
+        lse, workspace = torch.zeros(rows), torch.zeros(needed, dtype=torch.int8)
+        if options.poison:
+            for buffer in (out, lse, workspace):
+                poisoned(buffer)
+        moved = inputs if where.type == "cpu" else inputs.to(where)
+        arguments = Arguments(
+            query=moved.query,
+            kv_cache=moved.kv_cache,
+            workspace_buffer=workspace.to(where),
+            kv_lora_rank=dims.kv_lora_rank,
+            qk_rope_head_dim=dims.qk_rope_head_dim,
+            block_tables=moved.block_tables,
+            seq_lens=moved.seq_lens,
+            max_seq_len=problem.planning_max_seq_len,
+            softmax_scale=problem.softmax_scale,
+            output_scale=problem.output_scale,
+            out=out.to(where),
+            is_var_seq=problem.is_var_seq,
+            causal_mask=problem.mask.causal,
+            enable_pdl=problem.enable_pdl,
+            return_lse=True,
+            causal_seqs=moved.causal_seqs,
+            cp_world=problem.dcp.world,
+            cp_rank=problem.dcp.rank,
+            cp_interleave_size=problem.dcp.interleave_size,
+            window_left=problem.mask.window_left,
+            lse_base=problem.lse_base,
+            num_splits=options.num_splits,
+        )
+        result, result_lse = decode_on(device, arguments, lse.to(where))
+        return Output(result.cpu(), result_lse.cpu())
+
+    def _device(self, options: RunOptions) -> CudaDevice | SimulatedDevice:
+        if options.engine == "cuda":
+            choose_engine(self, options.engine, device_arch())
+            if self._transform is not None:
+                raise UsageError(
+                    f"engine: 'cuda': {self.name} changes the PTX; a GPU would not see it"
+                )
+            return CudaDevice(torch.device("cuda", torch.cuda.current_device()))
+        return SimulatedDevice(
+            num_sms=options.num_sms,
+            policy=options.policy,
+            seed=options.policy_seed,
+            checks=Checks.of(options.checks),
+            transform=self._transform,
+        )
+
+
+def kernel() -> Optimized:
+    """This repository's kernel."""
+    return Optimized()

@@ -1,0 +1,1 @@
+"""Device helpers that no one architecture owns."""

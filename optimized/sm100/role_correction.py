@@ -1,0 +1,131 @@
+"""The warps that own the output: they load the query, rescale the output, and write it.
+
+While a piece of work runs they multiply the output in tensor memory by the factors that the softmax
+warps leave, in the rare tile where some row of a warp has one; at its end they normalise and store.
+"""
+
+import cutlass
+from cutlass import Float32, Int32, Int64, cute, select_
+
+from optimized.common import ptx
+from optimized.sm100 import tmem
+from optimized.sm100.config import QK_GROUPS, ROWS, VALUE_BLOCK, VALUE_BLOCKS
+from optimized.sm100.context import Context
+from optimized.sm100.role_softmax import Thread, _signal, thread_of, warp_lanes
+from optimized.sm100.scheduler import Row, Work, row_of, stored_row, work_at
+from optimized.sm100.smem import SLOT_BYTES
+from optimized.sm100.warps import ROLE_THREADS
+
+COPY_BYTES = 16
+TRANSFER = 32  # columns that a thread holds at a time
+
+
+@cute.jit
+def run(c: Context) -> None:
+    """Serve every piece of work: query in, output rescaled and out."""
+    p, layout = c.parameters, c.layout
+    thread = thread_of(c)
+    count, works = Int32(0), Int32(0)
+    for index in cutlass.range(c.cluster, p.num_work, c.num_clusters, unroll=1):
+        work = work_at(index, p, c.config)
+        row = row_of(c.rank * ROWS + thread.row, work, p)
+        total = Float32(0.0)
+        if work.num_tiles > 0:
+            _load_query(c, work)
+            for step in cutlass.range(work.num_tiles, unroll=1):
+                _rescale_tile(c, thread, step, count)
+                count += 1
+            ptx.wait_barrier(c.shared + c.edge("final").barrier(0), works & 1)
+            total = ptx.load_shared_float(c.shared + layout.final + thread.exchange)
+            total += ptx.load_shared_float(c.shared + layout.final + thread.partner)
+            works += 1
+            ptx.wait_barrier(c.shared + c.edge("output").barrier(0), (count - 1) & 1)
+            tmem.fence_after()
+        if (work.num_tiles > 0) | (p.num_splits == 1):
+            _store(c, thread, row, work, total)
+
+
+@cute.jit
+def _load_query(c: Context, work: Work) -> None:
+    """Copy the CTA's rows of the query, swizzled; rows that stand for no token become zeros."""
+    config, p = c.config, c.parameters
+    per_group = config.span_bytes // COPY_BYTES
+    per_row = QK_GROUPS * per_group
+    for at in cutlass.range(c.thread, ROWS * per_row, ROLE_THREADS, unroll=1):
+        in_cta = at // per_row
+        piece = at - in_cta * per_row
+        row = row_of(c.rank * ROWS + in_cta, work, p)
+        source = p.query + Int64(work.batch) * p.query_batch_stride
+        source = source + Int64(row.token) * p.query_token_stride
+        source = source + Int64(row.head) * p.query_head_stride + Int64(piece * COPY_BYTES)
+        span = in_cta * config.span_bytes + piece // per_group * c.layout.query_group_bytes
+        span = c.shared + c.layout.query + span
+        vector = (piece ^ (span >> 7)) % per_group * COPY_BYTES
+        num_bytes = select_(row.valid, Int32(COPY_BYTES), Int32(0))
+        ptx.copy_async_16(span + vector, source, num_bytes)
+    ptx.wait_async_copies()
+    ptx.fence_async_proxy()  # the query, for the tensor core
+    _signal(c, c.leader + c.edge("query").barrier(0))
+
+
+@cute.jit
+def _rescale_tile(c: Context, thread: Thread, step: Int32, count: Int32) -> None:
+    """Rescale the output before the values of a tile are added, where a row of the warp asks it."""
+    slot = count & 1
+    ptx.wait_barrier(c.shared + c.edge("rescale").barrier(slot), (count >> 1) & 1)
+    at = c.layout.rescale + slot * SLOT_BYTES + thread.exchange
+    factor = ptx.load_shared_float(c.shared + at)
+    if (step > 0) & cute.arch.vote_any_sync(factor != 1.0):
+        # The softmax warps have seen the output of the tile before the last one, so that the
+        # parity is that of the last one.
+        ptx.wait_barrier(c.shared + c.edge("output").barrier(0), (count - 1) & 1)
+        tmem.fence_after()
+        _rescale(c, factor)
+    tmem.fence_before()  # the output has been rescaled, or stored
+    _signal(c, c.leader + c.edge("ready").barrier(slot))
+
+
+@cute.jit
+def _rescale(c: Context, factor: Float32) -> None:
+    """Multiply this thread's half row of each block of the output."""
+    columns = c.tensor_memory + tmem.OUTPUT + warp_lanes(c)
+    for at in cutlass.range_constexpr(0, VALUE_BLOCKS * tmem.OUTPUT_COLS, TRANSFER):
+        values = tmem.load_columns(columns + at, TRANSFER)
+        tmem.store_columns(columns + at, [value * factor for value in values])
+
+
+@cute.jit
+def _store(c: Context, thread: Thread, row: Row, work: Work, total: Float32) -> None:
+    """Store this thread's half row of each block: normalised; zeros where no key is seen."""
+    p = c.parameters
+    scale = select_(total > 0.0, ptx.reciprocal(total), Float32(0.0))
+    columns = c.tensor_memory + tmem.OUTPUT + warp_lanes(c)
+    for at in cutlass.range_constexpr(0, VALUE_BLOCKS * tmem.OUTPUT_COLS, TRANSFER):
+        block, in_block = at // tmem.OUTPUT_COLS, at % tmem.OUTPUT_COLS
+        values = [Float32(0.0)] * TRANSFER
+        if work.num_tiles > 0:
+            values = tmem.load_columns(columns + at, TRANSFER)
+        column = block * VALUE_BLOCK + in_block + thread.half * (VALUE_BLOCK // 2)
+        if row.valid:
+            if p.num_splits == 1:
+                _store_output(c, row, work, column, [v * (scale * p.output_scale) for v in values])
+            else:
+                _store_partial(c, row, work, column, [v * scale for v in values])
+
+
+def _store_output(c: Context, row: Row, work: Work, column: Int32, values: list[Float32]) -> None:
+    """Store columns of a row of the output, rounded."""
+    p, kind = c.parameters, c.config.output_dtype
+    at = stored_row(row, work, p) * Int64(VALUE_BLOCKS * VALUE_BLOCK) + Int64(column)
+    words = [ptx.pack_half(kind, *values[i : i + 2]) for i in range(0, len(values), 2)]
+    for i in range(0, len(words), 4):
+        ptx.store_global_words(p.out + 2 * at + 4 * i, words[i : i + 4])
+
+
+def _store_partial(c: Context, row: Row, work: Work, column: Int32, values: list[Float32]) -> None:
+    """Store columns of a row of a split's output."""
+    p = c.parameters
+    at = stored_row(row, work, p) * Int64(p.num_splits) + Int64(work.split)
+    at = at * Int64(VALUE_BLOCKS * VALUE_BLOCK) + Int64(column)
+    for i in range(0, len(values), 4):
+        ptx.store_global_words(p.partial_out + 4 * at + 4 * i, values[i : i + 4])

@@ -1,0 +1,191 @@
+"""The warps that load keys and values: boxes of a page's rows and 64 columns, by TMA.
+
+Each lane issues boxes of its own: box n of a chunk is issued by lane n mod 32, and holds block
+n mod (rows / box rows) of the chunk's rows. So a lane's page ids serve every group of columns, and
+it reads them from the block table itself, a tile ahead. A lane whose box has no key in use names
+page -1, which lies outside the tensor: the TMA fills the box with zeros.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+from cutlass import Int32, Int64, cute, select_
+
+from optimized.common import ptx
+from optimized.plan import TILE_N
+from optimized.sm100.config import GROUP, VALUE_BLOCKS
+from optimized.sm100.context import Context
+from optimized.sm100.scheduler import Work, work_at
+from optimized.sm100.warps import WARP_THREADS
+
+NO_PAGE = -1
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One kind of load: the keys, of a part of the tile, or some columns of all its values."""
+
+    edge: str
+    is_keys: bool
+    stages: int
+    chunks: int  # of a tile
+    chunk_bytes: int
+    groups: int  # of a chunk
+    rows: int  # of a chunk
+    buffer: int  # offset in shared memory
+
+    @property
+    def tile_rows(self) -> int:
+        """Keys of a tile that this CTA loads."""
+        return self.rows if self.is_keys else self.rows * self.chunks
+
+
+def keys_stream(c: Context) -> Stream:
+    """The keys: chunks are groups of columns."""
+    config = c.config
+    return Stream(
+        "keys", True, config.key_stages, config.key_chunks, config.key_chunk_bytes,
+        config.key_chunk_groups, config.key_rows, c.layout.keys,
+    )  # fmt: skip
+
+
+def values_stream(c: Context) -> Stream:
+    """The values: chunks are keys."""
+    config = c.config
+    return Stream(
+        "values", False, config.value_stages, config.value_chunks, config.value_chunk_bytes,
+        config.value_groups, config.value_chunk_rows, c.layout.values,
+    )  # fmt: skip
+
+
+@cute.jit
+def run(c: Context, stream: Stream) -> None:
+    """Load every tile of every piece of work, then wait until the stages have been used."""
+    full, free = c.edge(stream.edge), c.edge(f"{stream.edge}_free")
+    stage, parity = Int32(0), Int32(0)
+    for index in cutlass.range(c.cluster, c.parameters.num_work, c.num_clusters, unroll=1):
+        work = work_at(index, c.parameters, c.config)
+        pages = _pages(c, stream, work, work.first_tile)
+        for step in cutlass.range(work.num_tiles, unroll=1):
+            tile = work.first_tile + step
+            ahead = _pages(c, stream, work, tile + 1)
+            for chunk in cutlass.range_constexpr(stream.chunks):
+                ptx.wait_barrier(c.shared + free.barrier(stage), parity ^ 1)
+                _expect(c, stream, full.barrier(stage))
+                _issue(c, stream, Chunk(work, tile, chunk), pages, stage)
+                stage, parity = _next(stage, parity, stream.stages)
+            pages = ahead
+    for _ in cutlass.range_constexpr(stream.stages):
+        ptx.wait_barrier(c.shared + free.barrier(stage), parity ^ 1)
+        stage, parity = _next(stage, parity, stream.stages)
+
+
+@cute.jit
+def _expect(c: Context, stream: Stream, barrier: Int32) -> None:
+    """Let the phase wait for the bytes of every CTA: they all count in the even one."""
+    if (c.rank == 0) & (c.lane == 0):
+        ptx.arrive_expecting(c.shared + barrier, stream.chunk_bytes * c.config.num_ctas)
+
+
+def _blocks(c: Context, rows: int) -> int:
+    """Boxes that ``rows`` keys take for each group of columns."""
+    return rows // c.config.box_rows
+
+
+def _start(c: Context, stream: Stream, at: int) -> Any:
+    """Row of the tile that begins the ``at``-th block of rows that this lane issues."""
+    blocks = _blocks(c, stream.tile_rows if stream.is_keys else stream.rows)
+    in_chunk = min(blocks, WARP_THREADS)
+    rounds = max(1, blocks // WARP_THREADS)
+    chunk, part = at // rounds, at % rounds
+    block = c.lane % in_chunk + part * WARP_THREADS
+    row = chunk * stream.rows + block * c.config.box_rows
+    return row + c.rank * c.config.key_rows if stream.is_keys else row
+
+
+def _num_starts(c: Context, stream: Stream) -> int:
+    """Blocks of rows in a tile that one lane issues."""
+    rounds = max(1, _blocks(c, stream.rows) // WARP_THREADS)
+    return rounds if stream.is_keys else rounds * stream.chunks
+
+
+def _pages(c: Context, stream: Stream, work: Work, tile: Int32) -> tuple[Int32, ...]:
+    """The pool pages of this lane's blocks of a tile; NO_PAGE past the last page in use."""
+    starts = [tile * TILE_N + _start(c, stream, at) for at in range(_num_starts(c, stream))]
+    return tuple(_page(c, work, position // c.config.page_size) for position in starts)
+
+
+@cute.jit
+def _page(c: Context, work: Work, index: Int32) -> Int32:
+    """The pool page of a logical page."""
+    page = Int32(NO_PAGE)
+    if index * c.config.page_size < work.end:
+        p = c.parameters
+        row = p.block_tables + Int64(work.batch) * p.block_tables_stride
+        page = ptx.load_global_int(row + 4 * Int64(index))
+    return page
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A chunk of a tile: ``index`` counts through the tile's chunks."""
+
+    work: Work
+    tile: Int32
+    index: int
+
+
+@cute.jit
+def _issue(
+    c: Context, stream: Stream, chunk: Chunk, pages: tuple[Int32, ...], stage: Int32
+) -> None:
+    """Issue this lane's boxes of a chunk."""
+    config, work = c.config, chunk.work
+    blocks = _blocks(c, stream.rows)
+    num_boxes = stream.groups * blocks
+    rounds = max(1, blocks // WARP_THREADS)
+    box_bytes = config.box_rows * config.span_bytes
+    buffer = c.shared + stream.buffer + stage * stream.chunk_bytes
+    barrier = c.leader + c.edge(stream.edge).barrier(stage)
+    for at in cutlass.range_constexpr(-(-num_boxes // WARP_THREADS)):
+        box = c.lane + at * WARP_THREADS
+        if box < num_boxes:
+            group = box // blocks
+            which = at % rounds if stream.is_keys else chunk.index * rounds + at % rounds
+            position = chunk.tile * TILE_N + _start(c, stream, which)
+            in_page = position % config.page_size
+            in_page = in_page - select_(position >= work.gap, work.shift, Int32(0))
+            column = _column(c, stream, chunk.index, group)
+            target = buffer + box * box_bytes
+            _copy(c, target, (column, in_page, pages[which]), barrier)
+
+
+def _column(c: Context, stream: Stream, chunk: int, group: Int32) -> Int32:
+    """The first column of a group of a chunk.
+
+    In a cluster of two, each CTA supplies half of the columns of each block of the output.
+    """
+    if stream.is_keys:
+        return (group + chunk * stream.groups) * GROUP
+    in_block = stream.groups // VALUE_BLOCKS
+    block = group // in_block
+    return (group + (block * (c.config.num_ctas - 1) + c.rank) * in_block) * GROUP
+
+
+def _copy(c: Context, target: Int32, at: tuple[Int32, ...], barrier: Int32) -> None:
+    """Issue one box; its bytes count at the even CTA's barrier."""
+    space, group = ("cta", "") if c.config.num_ctas == 1 else ("cluster", ".cta_group::2")
+    name = (
+        f"cp.async.bulk.tensor.3d.shared::{space}.global.tile.mbarrier::complete_tx::bytes{group}"
+    )
+    ptx.asm(
+        f"{name} [$0], [$1, {{$2, $3, $4}}], [$5];",
+        [target, c.tensor_map, *at, barrier],
+    )
+
+
+def _next(stage: Int32, parity: Int32, stages: int) -> tuple[Int32, Int32]:
+    """The stage after ``stage``, and its parity: it flips on the way round."""
+    wrapped = stage == stages - 1
+    return select_(wrapped, Int32(0), stage + 1), select_(wrapped, parity ^ 1, parity)

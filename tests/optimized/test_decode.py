@@ -1,0 +1,57 @@
+"""Our kernels on the simulator, each element against its bound of the float64 oracle."""
+
+import math
+
+import pytest
+
+from conformance.adapters.optimized import Optimized
+from conformance.kernel import RunOptions
+from conformance.properties import PROPERTIES, Observation
+from reference.inputs import make_inputs
+from reference.problem import Dims, Mask, Problem, Recipe
+from simulator.policy import POLICIES
+
+FP8, BF16, FP16 = "float8_e4m3fn", "bfloat16", "float16"
+HOSTILE = Recipe(poison=True, table_tail="minimal")
+KERNEL = Optimized()
+pytestmark = pytest.mark.filterwarnings("ignore")  # the DSL's own, when it compiles
+
+
+def problem(dtype: str, heads: int, tokens: int, lens: tuple[int, ...], **other: object) -> Problem:
+    """A causal problem with pages of 64, unless ``other`` says otherwise."""
+    fields = {"page_size": 64, "softmax_scale": 1 / math.sqrt(192), "mask": Mask(causal=True)}
+    return Problem(dims=Dims(heads, tokens), dtype=dtype, seq_lens=lens, **(fields | other))
+
+
+def judge(case: Problem, options: RunOptions = RunOptions(), recipe: Recipe = HOSTILE) -> None:
+    """Fail where a property of a run does not hold."""
+    inputs = make_inputs(case, recipe, seed=1)
+    after = make_inputs(case, recipe, seed=1)
+    output = KERNEL.run(case, after, options)
+    run = Observation(case, KERNEL.algorithm, inputs, after, output)
+    reasons = {name: check(run).reason for name, check in PROPERTIES.items()}
+    assert not any(reasons.values()), reasons
+
+
+@pytest.mark.parametrize(("dtype", "heads"), [(FP8, 128), (FP8, 16), (BF16, 128)])
+def test_lengths_around_tile_and_page_boundaries(dtype: str, heads: int) -> None:
+    """Two tokens, five lengths from none to three tiles, every unseen slot NaN."""
+    judge(problem(dtype, heads, 2, (0, 1, 65, 128, 300)), RunOptions(num_splits=1))
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize(("dtype", "heads"), [(FP8, 128), (FP8, 16)])
+def test_every_schedule_gives_the_answer(policy: str, dtype: str, heads: int) -> None:
+    """No order that the barriers allow is wrong: each warp as far as it gets, one step at a time."""
+    judge(problem(dtype, heads, 1, (300,)), RunOptions(num_splits=1, policy=policy, policy_seed=3))
+
+
+def test_splits_are_merged() -> None:
+    """Splits beyond the tiles, an empty request, and a request of one key."""
+    judge(problem(FP8, 16, 2, (0, 1, 300)), RunOptions(num_splits=5))
+
+
+def test_a_persistent_cluster_serves_several_pieces_of_work() -> None:
+    """Two clusters take eight pieces, one of them empty; the LSE is in base e."""
+    case = problem(FP8, 96, 2, (130, 0), is_var_seq=False, lse_base="e", enable_pdl=True)
+    judge(case, RunOptions(num_splits=2, num_sms=4))
