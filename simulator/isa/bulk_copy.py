@@ -5,8 +5,9 @@ Source: PTX ISA 9.7.9.25, Data Movement and Conversion Instructions: Asynchronou
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -196,27 +197,40 @@ def _region(cluster: Cluster, tensor: TensorMap, coordinates: Coordinates, what:
     return region
 
 
+@contextlib.contextmanager
+def _naming(what: str, region: Region, tensor: TensorMap) -> Iterator[None]:
+    """Say of a box that leaves the allocation what it is a box of."""
+    try:
+        yield
+    except OutOfBounds as error:
+        raise OutOfBounds(
+            f"{what} of {region.tensor(tensor.address).name}: {error.message}"
+        ) from error
+
+
 def _load_box(cluster: Cluster, tensor: TensorMap, coordinates: Coordinates) -> Array:
     """The bytes of a box; ``Uninitialised`` if the tensor has some that nothing wrote."""
-    region = _region(cluster, tensor, coordinates, "bulk tensor load")
-    box = tensor_map.load_box(tensor, coordinates, region.bytes, region.base)
+    what = "bulk tensor load"
+    region = _region(cluster, tensor, coordinates, what)
+    with _naming(what, region, tensor):
+        box = tensor_map.load_box(tensor, coordinates, region.bytes, region.base)
     if region.valid is not None:
         written = tensor_map.load_box(tensor, coordinates, region.valid.view(np.uint8), region.base)
         offsets, inside = tensor_map.box_offsets(tensor, coordinates)
         missing = inside.reshape(-1) & (written == 0)
         if missing.any():
             place = tensor.address + int(offsets.reshape(-1)[np.argmax(missing)])
-            raise Uninitialised(
-                f"bulk tensor load of what nothing has written: {region.describe(place)}"
-            )
+            raise Uninitialised(f"{what} of what nothing has written: {region.describe(place)}")
     return box
 
 
 def _store_box(cluster: Cluster, tensor: TensorMap, coordinates: Coordinates, box: Array) -> None:
     """Write the bytes of a box, as far as they lie in the tensor."""
-    region = _region(cluster, tensor, coordinates, "bulk tensor store")
+    what = "bulk tensor store"
+    region = _region(cluster, tensor, coordinates, what)
     place = {"memory_address": region.base}
-    tensor_map.store_box(tensor, coordinates, box, memory=region.bytes, **place)
+    with _naming(what, region, tensor):
+        tensor_map.store_box(tensor, coordinates, box, memory=region.bytes, **place)
     if region.valid is not None:
         valid = region.valid.view(np.uint8)
         tensor_map.store_box(tensor, coordinates, np.ones_like(box), memory=valid, **place)

@@ -90,9 +90,12 @@ class _Scheduler:
         for number in itertools.count():
             before = (self._cluster.events, asynchronous.completed)
             advanced = self._round(live, awake=idle > 0 or number % _LONGEST_SLEEP == 0)
+            at_once = asynchronous.completed
             asynchronous.step()
             if not advanced and before[1] == asynchronous.completed:
                 asynchronous.complete_one()
+            if asynchronous.completed > at_once:
+                self._cluster.note_event()
             live = [w for w in live if not w.done]
             if not live:
                 break

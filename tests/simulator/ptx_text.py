@@ -7,6 +7,7 @@ the grid and ``%lane`` that in its warp.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -94,11 +95,11 @@ def load(register: str, parameter: str, *, kind: str = "u32", index: str = "%idx
 
 
 def aligned(shape: int | tuple[int, ...], dtype: str, alignment: int = 256) -> np.ndarray:
-    """An array of 0xA5 bytes whose address is a multiple of ``alignment``."""
+    """An array of 0xA5 bytes at a multiple of ``alignment``, for the simulator an allocation."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    raw = np.full(size + alignment, 0xA5, np.uint8)
-    start = -raw.ctypes.data % alignment
-    return raw[start : start + size].view(dtype).reshape(shape)
+    # Not a part of a larger numpy array, whose whole would count as the allocation.
+    raw = (ctypes.c_uint8 * (size + alignment)).from_buffer_copy(b"\xa5" * (size + alignment))
+    return np.ndarray(shape, dtype, raw, -ctypes.addressof(raw) % alignment)
 
 
 def failure(kind: type[SimulationError], body: str, *arguments, **options) -> SimulationError:
