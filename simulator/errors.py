@@ -77,6 +77,7 @@ class SimulationError(Exception):
 
     kernel = property(lambda self: self.location.kernel)
     ptx_line = property(lambda self: self.location.ptx_line)
+    ptx_text = property(lambda self: self.location.ptx_text)
     source = property(lambda self: self.location.source)
     cta = property(lambda self: self.location.cta)
     warp = property(lambda self: self.location.warp)
@@ -100,7 +101,7 @@ class ProgramError(SimulationError):
 
 
 class Trap(ProgramError):
-    """An instruction whose operands break its own rules: alignment, convergence, divergent ``.uni``."""
+    """An instruction breaks its own rules: alignment, convergence, operands, divergent ``.uni``."""
 
 
 class OutOfBounds(ProgramError):
@@ -120,7 +121,7 @@ class ProtocolError(ProgramError):
 
 
 class Unsupported(SimulationError):
-    """An instruction, modifier, descriptor or runtime call that the simulator does not implement."""
+    """An instruction, modifier, descriptor or runtime call that the simulator does not know."""
 
 
 class SimulatorBug(SimulationError):
