@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -61,7 +62,8 @@ class Progress:
 
     def _show(self, kernel: str) -> None:
         if self.is_terminal:
-            self.write(CLEAR_LINE + self.text(kernel))
+            columns = shutil.get_terminal_size().columns  # a wrapped line cannot be rewritten
+            self.write(CLEAR_LINE + self.text(kernel)[: columns - 1])
         elif self.clock() - self._written >= PLAIN_SECONDS:
             self._written = self.clock()
             self.write(self.text(kernel) + "\n")

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+import pytest
+
 from conformance.progress import CLEAR_LINE, PLAIN_SECONDS, Progress
 from reports.records import CaseResult
 from tests.conformance import cases
@@ -43,6 +45,13 @@ def test_a_terminals_line_is_rewritten_at_each_result() -> None:
     )
     desk.progress.finish()
     assert desk.written[-1] == CLEAR_LINE
+
+
+def test_a_line_never_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    desk = Desk(is_terminal=True)
+    desk.run(1.0, 0.25)
+    assert desk.written[-1] == f"{CLEAR_LINE}1/3 runs, 0:01, wor"
 
 
 def test_elsewhere_a_plain_line_comes_now_and_then() -> None:
