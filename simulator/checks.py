@@ -29,3 +29,7 @@ class Checks:
         if chosen - CHECKS.keys():
             raise ValueError(f"checks {sorted(chosen - CHECKS.keys())} are not in {sorted(CHECKS)}")
         return cls(initialisation="initialisation" in chosen, races="races" in chosen)
+
+
+USUAL: Final = Checks()
+"""The checks of a launch that names none."""

@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from simulator.checks import Checks
+from simulator.checks import USUAL, Checks
 from simulator.decode import decode
 from simulator.errors import DataRace, SimulatorBug
 from simulator.host.capture import CapturedLaunch
@@ -31,18 +31,32 @@ from simulator.machine.cluster import Dim3, Launch
 from simulator.machine.global_memory import GlobalMemory, tensors_of
 from simulator.machine.schedule import run_grid
 from simulator.native import NativeExecutor
-from simulator.policy import Policy
+from simulator.policy import FAIR, Policy
 from simulator.ptx.parser import parse
 from simulator.sanitizer.race import RaceCheck, merged
 
-__all__ = ["Checks", "Extent", "KernelRun", "LoadedProgram", "Policy", "Result", "Tensor", "launch", "launch_kernel", "load"]
+__all__ = [
+    "Checks",
+    "Extent",
+    "KernelRun",
+    "LoadedProgram",
+    "Policy",
+    "Result",
+    "Tensor",
+    "launch",
+    "launch_kernel",
+    "load",
+]
 
 INSTRUCTION_LIMIT = 10**10
 """Warp-instructions after which a launch counts as endless."""
 
 
 ExecutorName = Literal["interpreter", "native"]
-"""Who runs the warps: the specification, or native code with the same results (docs/simulator/native.md)."""
+"""Who runs the warps: the specification, or native code with the same results.
+
+See docs/simulator/native.md.
+"""
 
 
 @dataclass(frozen=True)
@@ -64,7 +78,10 @@ class LoadedProgram:
 
 @dataclass(frozen=True)
 class KernelRun:
-    """One executed launch. ``counts`` has bytes and operations by name; ``seconds`` is host time."""
+    """One executed launch.
+
+    ``counts`` has bytes and operations by name; ``seconds`` is time on the host.
+    """
 
     name: str
     grid: Dim3
@@ -103,8 +120,8 @@ def launch(
     program: LoadedProgram,
     arguments: Sequence[Argument],
     *,
-    policy: Policy = Policy(),
-    checks: Checks = Checks(),
+    policy: Policy = FAIR,
+    checks: Checks = USUAL,
     executor: ExecutorName = "interpreter",
     instruction_limit: int = INSTRUCTION_LIMIT,
 ) -> Result:
@@ -124,17 +141,26 @@ def launch(
             raise SimulatorBug(f"the host launches {item.kernel!r}, which the PTX does not define")
         interpreter = program.executor(item.kernel, executor)
         state = Launch(
-            program=interpreter.program, grid=item.grid, block=item.block, cluster=item.cluster,
+            program=interpreter.program,
+            grid=item.grid,
+            block=item.block,
+            cluster=item.cluster,
             dynamic_shared_bytes=item.dynamic_shared_bytes,
-            parameters=_parameters(interpreter, item.params), memory=memory, policy=policy, checks=checks,
-        )  # fmt: skip
+            parameters=_parameters(interpreter, item.params),
+            memory=memory,
+            policy=policy,
+            checks=checks,
+        )
         runs.append(_run(interpreter, state, instruction_limit))
     return Result(tuple(runs))
 
 
 @dataclass(frozen=True)
 class Extent:
-    """How many threads a launch has: ``grid`` and ``cluster`` in CTAs, ``block`` in threads, (x, y, z)."""
+    """How many threads a launch has: ``grid`` and ``cluster`` in CTAs, ``block`` in threads.
+
+    All three are (x, y, z); ``dynamic_shared_bytes`` is what each CTA has.
+    """
 
     grid: Dim3 = (1, 1, 1)
     block: Dim3 = (32, 1, 1)
@@ -148,12 +174,12 @@ def launch_kernel(
     arguments: Sequence[Tensor | int | bytes],
     *,
     name: str | None = None,
-    policy: Policy = Policy(),
-    checks: Checks = Checks(),
+    policy: Policy = FAIR,
+    checks: Checks = USUAL,
     executor: ExecutorName = "interpreter",
     instruction_limit: int = INSTRUCTION_LIMIT,
 ) -> KernelRun:
-    """Execute one kernel of a PTX text without a host function; tensors are read and written in place.
+    """Execute one kernel of a PTX text, without a host function, on tensors in place.
 
     ``arguments`` are the kernel's parameters in order: a ``Tensor`` gives its pointer, an int as
     many bytes as the parameter has, bytes themselves. ``name`` may be omitted if there is one
@@ -166,14 +192,21 @@ def launch_kernel(
     interpreter = Interpreter(decoded) if executor == "interpreter" else NativeExecutor(decoded)
     params = interpreter.program.kernel.params
     if len(arguments) != len(params):
-        raise ValueError(f"{len(arguments)} arguments for the {len(params)} parameters of the kernel")
+        raise ValueError(
+            f"{len(arguments)} arguments for the {len(params)} parameters of the kernel"
+        )
     values = [_bytes(a, p.size) for a, p in zip(arguments, params, strict=True)]
     state = Launch(
-        program=interpreter.program, grid=extent.grid, block=extent.block, cluster=extent.cluster,
-        dynamic_shared_bytes=extent.dynamic_shared_bytes, parameters=_parameters(interpreter, values),
+        program=interpreter.program,
+        grid=extent.grid,
+        block=extent.block,
+        cluster=extent.cluster,
+        dynamic_shared_bytes=extent.dynamic_shared_bytes,
+        parameters=_parameters(interpreter, values),
         memory=GlobalMemory(tensors_of(arguments), check_initialised=checks.initialisation),
-        policy=policy, checks=checks,
-    )  # fmt: skip
+        policy=policy,
+        checks=checks,
+    )
     return _run(interpreter, state, instruction_limit)
 
 
@@ -204,9 +237,15 @@ def _run(interpreter: Interpreter, state: Launch, instruction_limit: int) -> Ker
     if races := merged(watching):
         raise DataRace(races)
     return KernelRun(
-        state.program.kernel.name, state.grid, state.block, state.cluster, statistics.warp_instructions,
-        statistics.polls, time.perf_counter() - started, statistics.counts,
-    )  # fmt: skip
+        state.program.kernel.name,
+        state.grid,
+        state.block,
+        state.cluster,
+        statistics.warp_instructions,
+        statistics.polls,
+        time.perf_counter() - started,
+        statistics.counts,
+    )
 
 
 @functools.cache

@@ -47,3 +47,7 @@ class Policy:
     def completion(self) -> str:
         """When asynchronous work completes: ``eager``, ``late`` or ``random``."""
         return {"late": "late", "random": "random"}.get(self.name, "eager")
+
+
+FAIR: Final = Policy()
+"""The policy of a launch that names none."""

@@ -27,8 +27,14 @@ def trap(warp: Warp, mask: Mask | None) -> None:
     raise Trap("the kernel executed trap")
 
 
-@instruction("setmaxnreg.<way>.sync.aligned.u32", "u32", way=("inc", "dec"), section="9.7.19.5 setmaxnreg",
-             kind=Kind.EFFECT, converged=True)  # fmt: skip
+@instruction(
+    "setmaxnreg.<way>.sync.aligned.u32",
+    "u32",
+    way=("inc", "dec"),
+    section="9.7.19.5 setmaxnreg",
+    kind=Kind.EFFECT,
+    converged=True,
+)
 def setmaxnreg(warp: Warp, mask: Mask | None, count: Array) -> None:
     """A change of the warp's register budget: registers are not scarce here."""
     if int(count[0]) % 8 or not 24 <= int(count[0]) <= 256:
@@ -40,6 +46,11 @@ def nanosleep(warp: Warp, mask: Mask | None, duration: Array) -> None:
     """A hint to wait: time does not pass here."""
 
 
-@instruction("griddepcontrol.<way>", way=("wait", "launch_dependents"), section="9.7.13.13 griddepcontrol", kind=Kind.EFFECT)
+@instruction(
+    "griddepcontrol.<way>",
+    way=("wait", "launch_dependents"),
+    section="9.7.13.13 griddepcontrol",
+    kind=Kind.EFFECT,
+)
 def griddepcontrol(warp: Warp, mask: Mask | None) -> None:
     """Order between dependent grids: here each grid ends before the next begins."""

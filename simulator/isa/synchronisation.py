@@ -77,9 +77,7 @@ def _init_one(warp: Warp, where: int, expected: int, space: str) -> None:
         raise OutOfBounds(f"mbarrier at {name}: beyond the end of shared memory")
     if offset in cta.mbarriers:
         raise ProtocolError(f"mbarrier.init of a live object: {cta.mbarriers[offset].describe()}")
-    cta.mbarriers[offset] = Mbarrier(
-        name, expected, cta.cluster.note_event, cta.cluster.observer
-    )
+    cta.mbarriers[offset] = Mbarrier(name, expected, cta.cluster.note_event, cta.cluster.observer)
 
 
 @_inval("mbarrier.inval.<s>.b64", "[b32]", s=_CTA)

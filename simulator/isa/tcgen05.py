@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,14 @@ def _engine(cta: Cta) -> str:
 
 # 1. Allocation
 
-@instruction("tcgen05.alloc.cta_group::<g>.sync.aligned<s>.b32", "[b32] u32", g=_GROUPS, s=_SPACES,
-             section="9.7.16.7.1 tcgen05.alloc", kind=Kind.WAIT, converged=True)  # fmt: skip
+_allocation = functools.partial(
+    instruction, g=_GROUPS, section="9.7.16.7.1 tcgen05.alloc", converged=True
+)
+
+
+@_allocation(
+    "tcgen05.alloc.cta_group::<g>.sync.aligned<s>.b32", "[b32] u32", s=_SPACES, kind=Kind.WAIT
+)
 def alloc(warp: Warp, mask: Mask | None, target: Array, columns: Array) -> Any:
     """Allocate TMEM columns, waiting until there are enough, and store their address."""
     address = warp.cta.tensor_memory.allocate(int(columns[0]))
@@ -40,16 +47,14 @@ def alloc(warp: Warp, mask: Mask | None, target: Array, columns: Array) -> Any:
     return None
 
 
-@instruction("tcgen05.dealloc.cta_group::<g>.sync.aligned.b32", "u32 u32", g=_GROUPS,
-             section="9.7.16.7.1 tcgen05.dealloc", kind=Kind.EFFECT, converged=True)  # fmt: skip
+@_allocation("tcgen05.dealloc.cta_group::<g>.sync.aligned.b32", "u32 u32", kind=Kind.EFFECT)
 def dealloc(warp: Warp, mask: Mask | None, address: Array, columns: Array) -> None:
     """Free TMEM columns."""
     warp.cta.tensor_memory.deallocate(int(address[0]), int(columns[0]))
     warp.cta.cluster.note_event()
 
 
-@instruction("tcgen05.relinquish_alloc_permit.cta_group::<g>.sync.aligned", g=_GROUPS,
-             section="9.7.16.7.1 tcgen05.relinquish_alloc_permit", kind=Kind.EFFECT, converged=True)  # fmt: skip
+@_allocation("tcgen05.relinquish_alloc_permit.cta_group::<g>.sync.aligned", kind=Kind.EFFECT)
 def relinquish(warp: Warp, mask: Mask | None) -> None:
     """Promise that the CTA allocates no more."""
     warp.cta.tensor_memory.relinquish()
@@ -57,25 +62,31 @@ def relinquish(warp: Warp, mask: Mask | None) -> None:
 
 # 2. Registers to and from TMEM
 
+
 def _address(address: Array) -> int:
     if not uniform(address):
         raise Trap("tcgen05.ld/st with an address that differs between lanes")
     return int(address[0])
 
 
-def _declare_transfers(shape: str, count: int, registers: int) -> None:
-    section = "9.7.16.8.1 tcgen05.ld, 9.7.16.8.2 tcgen05.st"
-    vector = f"(b32*{registers})"
+_transfer = functools.partial(
+    instruction,
+    section="9.7.16.8.1 tcgen05.ld, 9.7.16.8.2 tcgen05.st",
+    kind=Kind.EFFECT,
+    converged=True,
+)
 
-    @instruction(f"tcgen05.ld.sync.aligned.{shape}.x{count}.b32", f"{vector} = [b32]",
-                 section=section, kind=Kind.EFFECT, converged=True)  # fmt: skip
+
+def _declare_transfers(shape: str, count: int, registers: int) -> None:
+    vector, form = f"(b32*{registers})", f"sync.aligned.{shape}.x{count}.b32"
+
+    @_transfer(f"tcgen05.ld.{form}", f"{vector} = [b32]")
     def load(warp: Warp, mask: Mask | None, address: Array) -> Array:
         """Registers of the warp from its quarter of the TMEM lanes."""
         words = warp.cta.tensor_memory.load(shape, count, _address(address), warp=warp.rank)
         return words[0] if registers == 1 else words
 
-    @instruction(f"tcgen05.st.sync.aligned.{shape}.x{count}.b32", f"[b32] {vector}",
-                 section=section, kind=Kind.EFFECT, converged=True)  # fmt: skip
+    @_transfer(f"tcgen05.st.{form}", f"[b32] {vector}")
     def store(warp: Warp, mask: Mask | None, address: Array, values: tuple[Array, ...]) -> None:
         """Registers of the warp into its quarter of the TMEM lanes."""
         memory = warp.cta.tensor_memory
@@ -88,36 +99,59 @@ for _shape, _per_repeat in (("32x32b", 1), ("16x64b", 1), ("16x128b", 2), ("16x2
             _declare_transfers(_shape, 1 << _power, _per_repeat << _power)
 
 
-@instruction("tcgen05.wait::<w>.sync.aligned", w=("ld", "st"), section="9.7.16.8.5 tcgen05.wait",
-             kind=Kind.EFFECT, converged=True)  # fmt: skip
+@instruction(
+    "tcgen05.wait::<w>.sync.aligned",
+    w=("ld", "st"),
+    section="9.7.16.8.5 tcgen05.wait",
+    kind=Kind.EFFECT,
+    converged=True,
+)
 def wait(warp: Warp, mask: Mask | None, *, w: str) -> None:
     """Wait for the warp's tcgen05.ld or .st: they complete at once here."""
     if warp.cta.cluster.observer is not None:
         warp.cta.cluster.observer.joined(f"tcgen05.{w}")
 
 
-@instruction("tcgen05.fence::<w>_thread_sync", w=("before", "after"), section="9.7.16.11 tcgen05.fence", kind=Kind.EFFECT)
+@instruction(
+    "tcgen05.fence::<w>_thread_sync",
+    w=("before", "after"),
+    section="9.7.16.11 tcgen05.fence",
+    kind=Kind.EFFECT,
+)
 def fence(warp: Warp, mask: Mask | None) -> None:
     """Orders tcgen05 operations against the other threads': they are in order here."""
 
 
 # 3. MMA and commit
 
+
 def _mma(
-    warp: Warp, mask: Mask | None, operands: tuple[Array, Array, Array, Array, Array],
-    kind: tensor_core.Kind, group: int, weight_stationary: bool,
-) -> None:  # fmt: skip
+    warp: Warp,
+    mask: Mask | None,
+    operands: tuple[Array, Array, Array, Array, Array],
+    kind: tensor_core.Kind,
+    *,
+    group: int,
+    weight_stationary: bool,
+) -> None:
     """Issue one MMA for each active lane. With cta_group::2 the even CTA issues for the pair."""
     cta, cluster = warp.cta, warp.cta.cluster
     if group == 2 and cta.rank % 2:
         raise Trap(f"tcgen05.mma.cta_group::2 issued by CTA rank {cta.rank}, which is odd")
     ctas = cluster.ctas[cta.rank : cta.rank + group]
+    if len(ctas) < group:
+        raise Trap(f"tcgen05.mma.cta_group::2 by CTA rank {cta.rank}, the last of its cluster")
     for lane in warp.lanes(mask):
         d, a, b, idesc, enabled = (o[lane] for o in operands)
         operation = Mma(
-            group, weight_stationary, InstructionDescriptor.decode(int(idesc), kind),
-            SharedDescriptor.decode(int(a)), SharedDescriptor.decode(int(b)), int(d), bool(enabled),
-        )  # fmt: skip
+            group,
+            weight_stationary,
+            InstructionDescriptor.decode(int(idesc), kind),
+            SharedDescriptor.decode(int(a)),
+            SharedDescriptor.decode(int(b)),
+            int(d),
+            bool(enabled),
+        )
 
         def multiply(operation: Mma = operation) -> None:
             memories = [tensor_core.Cta(c.shared, c.tensor_memory) for c in ctas]
@@ -125,40 +159,52 @@ def _mma(
 
         cluster.counts["mma"] += 1
         shape = operation.instruction
-        cluster.counts["mma_flop"] += 2 * shape.m * shape.n * (tensor_core.K_BYTES * 8 // shape.a.storage_bits)
+        depth = tensor_core.K_BYTES * 8 // shape.a.storage_bits
+        cluster.counts["mma_flop"] += 2 * shape.m * shape.n * depth
         cluster.asynchronous.submit(_engine(cta), multiply, cluster.site(warp))
 
 
-_COLLECTOR_A = ("", *(f".collector::a::{use}" for use in ("discard", "lastuse", "fill", "use")))
-_COLLECTOR_B = ("", *(f".collector::b{n}::{use}" for n in range(4) for use in ("discard", "lastuse", "fill", "use")))
+_USES = ("discard", "lastuse", "fill", "use")
+_COLLECTOR_A = ("", *(f".collector::a::{use}" for use in _USES))
+_COLLECTOR_B = ("", *(f".collector::b{n}::{use}" for n in range(4) for use in _USES))
+_multiplication = functools.partial(
+    instruction, section="9.7.16.10.9 tcgen05.mma", kind=Kind.EFFECT
+)
 
 
 def _declare_mma(kind: tensor_core.Kind, group: int, lane_words: int) -> None:
     """D = A B (+ D) with both operands in shared memory; collectors are hints about reuse."""
 
-    def mma(warp: Warp, mask: Mask | None, d: Array, a: Array, b: Array, idesc: Array, *rest: Any) -> None:
+    def mma(warp: Warp, mask: Mask | None, *operands: Any) -> None:
         """Multiply shared-memory operands into TMEM."""
-        if lane_words and any(word.any() for word in rest[0]):
+        d, a, b, idesc, *rest = operands
+        if lane_words and any(word[warp.lanes(mask)].any() for word in rest[0]):
             raise Unsupported("tcgen05.mma with disabled output lanes")
-        _mma(warp, mask, (d, a, b, idesc, rest[-1]), kind, group, False)
+        _mma(warp, mask, (d, a, b, idesc, rest[-1]), kind, group=group, weight_stationary=False)
 
     words = f"(b32*{lane_words}) " if lane_words else ""
-    instruction(f"tcgen05.mma.cta_group::{group}.kind::{kind}<c>", f"[b32] b64 b64 b32 {words}pred",
-                c=_COLLECTOR_A, section=_MMA, kind=Kind.EFFECT)(mma)  # fmt: skip
+    _multiplication(
+        f"tcgen05.mma.cta_group::{group}.kind::{kind}<c>",
+        f"[b32] b64 b64 b32 {words}pred",
+        c=_COLLECTOR_A,
+    )(mma)
 
 
 def _declare_weight_stationary_mma(kind: tensor_core.Kind) -> None:
     """D = A B (+ D), where B stays in the collector."""
 
-    def mma(warp: Warp, mask: Mask | None, d: Array, a: Array, b: Array, idesc: Array, enabled: Array) -> None:
+    def mma(warp: Warp, mask: Mask | None, *operands: Array) -> None:
         """Multiply shared-memory operands into TMEM, weights stationary."""
-        _mma(warp, mask, (d, a, b, idesc, enabled), kind, 1, True)
+        d, a, b, idesc, enabled = operands
+        _mma(warp, mask, (d, a, b, idesc, enabled), kind, group=1, weight_stationary=True)
 
-    instruction(f"tcgen05.mma.ws.cta_group::1.kind::{kind}<c>", "[b32] b64 b64 b32 pred",
-                c=_COLLECTOR_B, section=_MMA, kind=Kind.EFFECT)(mma)  # fmt: skip
+    _multiplication(
+        f"tcgen05.mma.ws.cta_group::1.kind::{kind}<c>",
+        "[b32] b64 b64 b32 pred",
+        c=_COLLECTOR_B,
+    )(mma)
 
 
-_MMA = "9.7.16.10.9 tcgen05.mma"
 _KINDS: tuple[tensor_core.Kind, ...] = ("f16", "f8f6f4")
 
 for _kind in _KINDS:
@@ -168,15 +214,23 @@ for _kind in _KINDS:
             _declare_mma(_kind, _group, _words)
 
 
-@instruction("tcgen05.commit.cta_group::<g>.mbarrier::arrive::one<s>.b64", "[b32]", g=_GROUPS,
-             s=(".shared::cluster", ""), section="9.7.16.12 tcgen05.commit", kind=Kind.EFFECT)  # fmt: skip
+_ARRIVE = "tcgen05.commit.cta_group::<g>.mbarrier::arrive::one<s>"
+_commitment = functools.partial(
+    instruction,
+    g=_GROUPS,
+    s=(".shared::cluster", ""),
+    section="9.7.16.12 tcgen05.commit",
+    kind=Kind.EFFECT,
+)
+
+
+@_commitment(f"{_ARRIVE}.b64", "[b32]")
 def commit(warp: Warp, mask: Mask | None, barrier: Array) -> None:
     """One arrival when every earlier MMA of this CTA's tensor core is complete."""
     _commit(warp, mask, barrier, None)
 
 
-@instruction("tcgen05.commit.cta_group::<g>.mbarrier::arrive::one<s>.multicast::cluster.b64", "[b32] b16", g=_GROUPS,
-             s=(".shared::cluster", ""), section="9.7.16.12 tcgen05.commit", kind=Kind.EFFECT)  # fmt: skip
+@_commitment(f"{_ARRIVE}.multicast::cluster.b64", "[b32] b16")
 def commit_multicast(warp: Warp, mask: Mask | None, barrier: Array, ctas: Array) -> None:
     """As ``commit``, at the same offset in each CTA of the mask."""
     _commit(warp, mask, barrier, ctas)
@@ -189,7 +243,8 @@ def _commit(warp: Warp, mask: Mask | None, barrier: Array, ctas: Array | None) -
         if ctas is not None:
             offset = addresses[0] & OFFSET_MASK
             chosen = int(ctas[lane])
-            addresses = [r << RANK_SHIFT | offset for r in range(len(cluster.ctas)) if chosen >> r & 1]
+            ranks = (r for r in range(len(cluster.ctas)) if chosen >> r & 1)
+            addresses = [r << RANK_SHIFT | offset for r in ranks]
 
         def arrive(addresses: list[int] = addresses) -> None:
             for address in addresses:
