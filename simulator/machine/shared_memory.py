@@ -104,12 +104,12 @@ class SharedMemory:
         """Tell the observer of an access to the items at ``index``."""
         if self.observer is None:
             return
-        index = index.ravel().astype(np.int64)
+        granules: npt.NDArray[np.int64] = index.ravel().astype(np.int64)
         if item_bytes < GRANULE_BYTES:
-            granules = index * item_bytes // GRANULE_BYTES
+            granules = granules * item_bytes // GRANULE_BYTES
         else:
             each = item_bytes // GRANULE_BYTES
-            granules = (index[:, None] * each + np.arange(each)).ravel()
+            granules = (granules[:, None] * each + np.arange(each)).ravel()
         self.observer.shared_access(self, granules, write)
 
     def _check_range(self, index: Offsets) -> None:
