@@ -10,7 +10,7 @@ from typing import Final
 
 POLICIES: Final = {
     "fair": "every warp runs four basic blocks a turn; asynchronous work completes at once",
-    "run_to_block": "each warp runs until it must wait, or for 4096 blocks; asynchronous work "
+    "run_to_block": "each warp runs until it must wait, or for 1024 blocks; asynchronous work "
     "completes at once",
     "quantum_1": "every warp runs one basic block a turn; asynchronous work completes at once",
     "late": "as fair, but asynchronous work completes only when no warp can run without it",
@@ -36,7 +36,7 @@ class Policy:
     @property
     def turn_blocks(self) -> int:
         """Basic blocks that a warp runs in one turn; of ``random``, the most."""
-        return {"quantum_1": 1, "run_to_block": 4096, "random": 8}.get(self.name, 4)
+        return {"quantum_1": 1, "run_to_block": 1024, "random": 8}.get(self.name, 4)
 
     @property
     def is_random(self) -> bool:

@@ -102,6 +102,26 @@ def aligned(shape: int | tuple[int, ...], dtype: str, alignment: int = 256) -> n
     return np.ndarray(shape, dtype, raw, -ctypes.addressof(raw) % alignment)
 
 
+def random(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """An aligned array of random bytes."""
+    array = aligned(shape, dtype)
+    data = np.random.default_rng(len(shape)).integers(0, 256, array.nbytes, np.uint8)
+    array.reshape(-1).view(np.uint8)[...] = data
+    return array
+
+
+def copy_out(words: int, base: str = "smem") -> str:
+    """Every thread of one warp copies every 32nd word of shared memory to ``out``."""
+    return f"""
+        mov.u32 %r80, %lane; mov.u32 %r81, {base}; ld.param.u64 %rd81, [out];
+        COPY: setp.ge.u32 %p80, %r80, {words}; @%p80 bra COPIED;
+        shl.b32 %r82, %r80, 2; add.u32 %r83, %r81, %r82; ld.shared.u32 %r84, [%r83];
+        cvt.u64.u32 %rd82, %r82; add.u64 %rd83, %rd81, %rd82; st.global.u32 [%rd83], %r84;
+        add.u32 %r80, %r80, 32; bra COPY;
+        COPIED:
+    """
+
+
 def failure(kind: type[SimulationError], body: str, *arguments, **options) -> SimulationError:
     """The error, of exactly this kind, that ``run`` raises."""
     with pytest.raises(kind) as caught:

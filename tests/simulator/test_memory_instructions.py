@@ -9,7 +9,7 @@ from simulator.checks import Checks
 from simulator.errors import OutOfBounds, Trap, Uninitialised, Unsupported
 from simulator.launch import Tensor
 from simulator.machine.global_memory import GlobalMemory
-from tests.simulator.ptx_text import address, aligned, failure, load, run, store
+from tests.simulator.ptx_text import address, aligned, failure, load, random, run, store
 
 WIDTHS = {"u8": "u1", "s8": "i1", "u16": "u2", "s16": "i2", "u32": "u4", "s32": "i4", "u64": "u8"}
 REGISTER = {
@@ -23,13 +23,6 @@ REGISTER = {
 }
 VECTORS = [("u8", 1), ("s8", 2), ("u16", 4), ("s16", 1), ("u32", 2), ("s32", 4), ("u32", 8)]
 VECTORS += [("u64", 1), ("u64", 2), ("u64", 4), ("u8", 4)]
-
-
-def random(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    array = aligned(shape, dtype)
-    rng = np.random.default_rng(sum(shape))
-    array.view(np.uint8)[...] = rng.integers(0, 256, array.view(np.uint8).shape)
-    return array
 
 
 def registers(kind: str, count: int) -> str:
