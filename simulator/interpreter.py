@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 
@@ -54,14 +54,27 @@ class Interpreter:
         """
         try:
             self._turn(warp, budget)
-        except SimulationError as error:
-            self._locate(error, warp)
-            raise
         except Exception as error:
-            bug = SimulatorBug(f"{type(error).__name__}: {error}")
-            bug.__traceback__ = error.__traceback__
-            self._locate(bug, warp)
-            raise bug from error
+            self._fail(error, warp)
+
+    def rounds(self, live: list[Warp], *, idle: bool, budget: int, sleep: int) -> bool | None:
+        """Run one round of ``live``, as the scheduler would, or several while warps advance.
+
+        ``idle`` says that the round before it changed nothing; a warp sleeps for ``sleep`` rounds.
+
+        Gives whether the last one advanced; None leaves the round to the scheduler.
+        """
+        return None
+
+    def _fail(self, error: Exception, warp: Warp) -> NoReturn:
+        """Raise an error, located; what no one raises on purpose is a ``SimulatorBug``."""
+        if isinstance(error, SimulationError):
+            self._locate(error, warp)
+            raise error
+        bug = SimulatorBug(f"{type(error).__name__}: {error}")
+        bug.__traceback__ = error.__traceback__
+        self._locate(bug, warp)
+        raise bug from error
 
     def _turn(self, warp: Warp, budget: int) -> None:
         blocks, registers = self.program.blocks, warp.registers

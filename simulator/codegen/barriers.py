@@ -4,28 +4,33 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from simulator.codegen.emit import BLOCK, I32, I64, POINTER, Emitter, Value
+from simulator.codegen.emit import BLOCK, FULL, I32, I64, POINTER, Emitter, Value
 from simulator.codegen.state import (
     FOR_BARRIER,
+    FOR_CLUSTER,
     FOR_MBARRIER,
     NOT_WAITING,
+    ClusterState,
     CtaState,
 )
 from simulator.codegen.translations import effect
 from simulator.isa import synchronisation
-from simulator.machine.barriers import Mbarrier, NamedBarrier
-from simulator.machine.memory_map import OFFSET_MASK
-from simulator.machine.warp import LANES
+from simulator.machine.barriers import MAX_COUNT, ClusterBarrier, Mbarrier, NamedBarrier
+from simulator.machine.memory_map import OFFSET_MASK, RANK_SHIFT
+from simulator.machine.warp import LANES, POLLING_BLOCKS
 
 _ZERO, _ONE = ir.Constant(I64, 0), ir.Constant(I64, 1)
 
 
-def _mbarrier(e: Emitter) -> tuple[Value, Value]:
+def _mbarrier(e: Emitter, space: str) -> tuple[Value, Value]:
     """The object at the address of leaves 0 and 1, and that address (32 bits)."""
     address = e.b.add(e.uniform(0, "b32"), e.b.trunc(e.immediate(1), I32))
     odd = e.b.and_(address, ir.Constant(I32, 7))
     e.python_if(e.b.icmp_unsigned("!=", odd, ir.Constant(I32, 0)))
     cta = e.cta_of(address)
+    if space != "shared::cluster":
+        rank = e.b.zext(e.b.lshr(address, ir.Constant(I32, RANK_SHIFT)), I64)
+        e.python_if(e.b.icmp_unsigned("!=", rank, e.field(e.cta, CtaState, "rank")))
     offset = e.b.zext(e.b.and_(address, ir.Constant(I32, OFFSET_MASK)), I64)
     e.python_if(e.b.icmp_unsigned(">=", offset, e.field(cta, CtaState, "shared_size")))
     table = e.field(cta, CtaState, "mbarriers")
@@ -54,7 +59,13 @@ def _settle(e: Emitter, barrier: Value, pending: Value) -> None:
 
 
 def _note_event(e: Emitter) -> None:
-    e.set_warp("events", e.b.add(e.warp("events"), _ONE))
+    cluster = _cluster(e)
+    e.set_field(cluster, ClusterState, "events", e.b.add(e.field(cluster, ClusterState, "events"), _ONE))
+
+
+def _cluster(e: Emitter) -> Value:
+    """The ``ClusterState``."""
+    return e.b.inttoptr(e.warp("cluster"), POINTER)
 
 
 def _state(e: Emitter, barrier: Value) -> None:
@@ -66,8 +77,8 @@ _ORDER, _ANY, _CTA = synchronisation._ORDER, synchronisation._ANY, synchronisati
 
 
 @effect("mbarrier.arrive<o>.<s>.b64", "b64 = [b32]", o=_ORDER, s=_ANY)
-def arrive(e: Emitter) -> None:
-    barrier, _ = _mbarrier(e)
+def arrive(e: Emitter, *, s: str) -> None:
+    barrier, _ = _mbarrier(e, s)
     count = e.b.zext(e.b.ctpop(e.mask), I64)
     e.python_if(e.b.icmp_signed(">", count, e.field(barrier, Mbarrier, "pending")))
     _state(e, barrier)
@@ -75,8 +86,8 @@ def arrive(e: Emitter) -> None:
 
 
 @effect("mbarrier.arrive<o>.<s>.b64", "b64 = [b32] u32", o=_ORDER, s=_ANY)
-def arrive_count(e: Emitter) -> None:
-    barrier, _ = _mbarrier(e)
+def arrive_count(e: Emitter, *, s: str) -> None:
+    barrier, _ = _mbarrier(e, s)
     each = e.b.zext(e.uniform(2, "u32"), I64)
     count = e.b.mul(each, e.b.zext(e.b.ctpop(e.mask), I64))
     e.python_if(e.b.icmp_signed(">", count, e.field(barrier, Mbarrier, "pending")))
@@ -85,25 +96,27 @@ def arrive_count(e: Emitter) -> None:
 
 
 @effect("mbarrier.arrive.expect_tx<o>.<s>.b64", "b64 = [b32] u32", o=_ORDER, s=_ANY)
-def arrive_expect_tx(e: Emitter) -> None:
+def arrive_expect_tx(e: Emitter, *, s: str) -> None:
     """Of a single lane, at a phase that awaits an arrival: then expecting ends no phase."""
-    barrier, _ = _mbarrier(e)
+    barrier, _ = _mbarrier(e, s)
     several = e.b.icmp_unsigned("!=", e.b.ctpop(e.mask), ir.Constant(I32, 1))
     e.python_if(several)
     e.python_if(e.b.icmp_signed("<", e.field(barrier, Mbarrier, "pending"), _ONE))
     byte_count = e.b.zext(e.uniform(2, "u32"), I64)
+    tx = e.b.add(e.field(barrier, Mbarrier, "tx"), byte_count)
+    e.python_if(e.b.icmp_signed(">", tx, ir.Constant(I64, MAX_COUNT)))
     _state(e, barrier)
-    tx = e.field(barrier, Mbarrier, "tx")
-    e.set_field(barrier, Mbarrier, "tx", e.b.add(tx, byte_count))
+    e.set_field(barrier, Mbarrier, "tx", tx)
     _arrive(e, barrier, _ONE)
 
 
 _ACQUIRE = synchronisation._ACQUIRE
 
 
+@effect("mbarrier.test_wait.parity<o>.<s>.b64", o=_ACQUIRE, s=_CTA)
 @effect("mbarrier.try_wait.parity<o>.<s>.b64", o=_ACQUIRE, s=_CTA)
-def try_wait(e: Emitter) -> None:
-    barrier, address = _mbarrier(e)
+def try_wait(e: Emitter, *, s: str) -> None:
+    barrier, address = _mbarrier(e, s)
     parity = e.b.and_(e.b.zext(e.uniform(2, "u32"), I64), _ONE)
     phase = e.b.and_(e.field(barrier, Mbarrier, "phase"), _ONE)
     passed = e.b.icmp_unsigned("!=", phase, parity)
@@ -115,14 +128,13 @@ def try_wait(e: Emitter) -> None:
     e.b.cbranch(passed, go, wait)
 
     e.b.position_at_end(go)
-    e.set_warp("waiting", NOT_WAITING)
-    e.set_warp("polling", 0)
+    _go_on(e)
     e.b.branch(done)
 
     e.b.position_at_end(wait)
     e.set_warp("waiting", FOR_MBARRIER)
     e.set_warp("waiting_for", e.b.zext(address, I64))
-    e.set_warp("parity", e.b.zext(e.uniform(2, "u32"), I64))
+    e.set_warp("parity", parity)
     attempted = e.b.icmp_unsigned("!=", e.warp("attempted"), _ZERO)
     e.b.cbranch(attempted, give_up, block)
 
@@ -131,7 +143,7 @@ def try_wait(e: Emitter) -> None:
     e.b.ret(ir.Constant(I32, BLOCK))
 
     e.b.position_at_end(give_up)
-    e.set_warp("polling", 1)
+    e.set_warp("polling", POLLING_BLOCKS)
     e.b.branch(done)
 
     e.b.position_at_end(done)
@@ -141,13 +153,25 @@ def try_wait(e: Emitter) -> None:
 
 # Named barriers
 
-_SYNC = ("bar.sync", "barrier.sync", "barrier.sync.aligned", "bar.cta.sync", "barrier.cta.sync.aligned")
-_ARRIVE = ("bar.arrive", "barrier.arrive", "barrier.arrive.aligned", "bar.cta.arrive")
+_SYNC = (*synchronisation._SYNC, *synchronisation._SYNC_ALIGNED)
+_ARRIVE = (*synchronisation._ARRIVE, *synchronisation._ARRIVE_ALIGNED)
+
+
+def _require_whole(e: Emitter) -> None:
+    """Leave to Python a warp that is diverged."""
+    e.python_if(e.b.icmp_unsigned("!=", e.mask, e.b.trunc(e.warp("alive"), I32)))
+
+
+def _of_all(e: Emitter, leaf: int) -> Value:
+    """A leaf, 64 bits wide; Python's if it is a register of a warp that has lost lanes."""
+    if e.form.sources[leaf]:
+        e.python_if(e.b.icmp_unsigned("!=", e.mask, FULL))
+    return e.b.zext(e.uniform(leaf, "u32"), I64)
 
 
 def _named(e: Emitter) -> tuple[Value, Value]:
     """The barrier of leaf 0, and its number."""
-    number = e.b.zext(e.uniform(0, "u32"), I64)
+    number = _of_all(e, 0)
     e.python_if(e.b.icmp_unsigned(">=", number, ir.Constant(I64, 16)))
     slots = e.offset(e.cta, CtaState.named.offset)
     held = e.b.load(e.b.gep(slots, [number], source_etype=I64), typ=I64)
@@ -155,16 +179,28 @@ def _named(e: Emitter) -> tuple[Value, Value]:
     return e.b.inttoptr(held, POINTER), number
 
 
-def _count_in(e: Emitter, barrier: Value, threads: Value) -> Value:
-    """The warp arrives; the generation before. Python's if the numbers do not fit."""
-    all_threads = e.field(e.cta, CtaState, "threads")
-    ragged = e.b.icmp_unsigned("!=", e.b.and_(threads, ir.Constant(I64, LANES - 1)), _ZERO)
-    e.python_if(e.b.and_(ragged, e.b.icmp_unsigned("!=", threads, all_threads)))
+def _count_in(e: Emitter, barrier: Value, threads: Value | None) -> Value:
+    """The warp arrives; the generation before. Python's if the numbers do not fit.
+
+    ``threads`` is None for everyone that has not exited; of a number a warp counts whole.
+    """
+    _require_whole(e)
+    everyone = threads is None
+    if threads is None:
+        threads = e.field(e.cta, CtaState, "threads")
+        lanes = e.b.zext(e.b.ctpop(e.mask), I64)
+    else:
+        lanes = ir.Constant(I64, LANES)
+        ragged = e.b.icmp_unsigned("!=", e.b.and_(threads, ir.Constant(I64, LANES - 1)), _ZERO)
+        e.python_if(e.b.or_(ragged, e.b.icmp_unsigned("==", threads, _ZERO)))
+        most = e.b.mul(e.field(e.cta, CtaState, "warp_count"), ir.Constant(I64, LANES))
+        e.python_if(e.b.icmp_unsigned(">", threads, most))
     awaited = e.field(barrier, NamedBarrier, "awaiting")
     fresh = e.b.icmp_signed("<", awaited, _ZERO)
     e.python_if(e.b.not_(e.b.or_(fresh, e.b.icmp_signed("==", awaited, threads))))
-    arrived = e.b.add(e.field(barrier, NamedBarrier, "arrived"), e.b.zext(e.b.ctpop(e.mask), I64))
+    arrived = e.b.add(e.field(barrier, NamedBarrier, "arrived"), lanes)
     e.python_if(e.b.icmp_signed(">", arrived, threads))
+    e.set_field(barrier, NamedBarrier, "everyone", int(everyone))
     e.set_field(barrier, NamedBarrier, "awaiting", threads)
     e.set_field(barrier, NamedBarrier, "arrived", arrived)
     generation = e.field(barrier, NamedBarrier, "generation")
@@ -178,17 +214,15 @@ def _count_in(e: Emitter, barrier: Value, threads: Value) -> Value:
 
 @effect("<op>", "u32", op=_SYNC)
 def sync(e: Emitter) -> None:
-    barrier, number = _named(e)
-    _wait(e, barrier, number, e.field(e.cta, CtaState, "threads"))
+    _wait(e, *_named(e), None)
 
 
 @effect("<op>", "u32 u32", op=_SYNC)
 def sync_count(e: Emitter) -> None:
-    barrier, number = _named(e)
-    _wait(e, barrier, number, e.b.zext(e.uniform(1, "u32"), I64))
+    _wait(e, *_named(e), _of_all(e, 1))
 
 
-def _wait(e: Emitter, barrier: Value, number: Value, threads: Value) -> None:
+def _wait(e: Emitter, barrier: Value, number: Value, threads: Value | None) -> None:
     with e.b.if_then(e.b.icmp_signed("<", e.warp("ticket"), _ZERO)):
         e.set_warp("ticket", _count_in(e, barrier, threads))
     generation = e.field(barrier, NamedBarrier, "generation")
@@ -198,11 +232,51 @@ def _wait(e: Emitter, barrier: Value, number: Value, threads: Value) -> None:
         e.set_warp("waiting_for", number)
         e.b.ret(ir.Constant(I32, BLOCK))
     e.set_warp("ticket", -1)
+    _go_on(e)
+
+
+def _go_on(e: Emitter) -> None:
+    """The wait is over."""
     e.set_warp("waiting", NOT_WAITING)
+    e.set_warp("attempted", 0)
     e.set_warp("polling", 0)
 
 
 @effect("<op>", "u32 u32", op=_ARRIVE)
 def bar_arrive(e: Emitter) -> None:
     barrier, _ = _named(e)
-    _count_in(e, barrier, e.b.zext(e.uniform(1, "u32"), I64))
+    _count_in(e, barrier, _of_all(e, 1))
+
+
+# The barrier of the cluster
+
+
+def _cluster_barrier(e: Emitter) -> Value:
+    return e.b.inttoptr(e.field(_cluster(e), ClusterState, "barrier"), POINTER)
+
+
+@effect("barrier.cluster.arrive<o><a>", o=("", ".release", ".relaxed"), a=("", ".aligned"))
+def cluster_arrive(e: Emitter) -> None:
+    _require_whole(e)
+    e.python_if(e.b.icmp_signed(">=", e.warp("cluster_ticket"), _ZERO))
+    barrier = _cluster_barrier(e)
+    generation = e.field(barrier, ClusterBarrier, "generation")
+    arrived = e.b.add(e.field(barrier, ClusterBarrier, "arrived"), e.b.zext(e.b.ctpop(e.mask), I64))
+    e.set_field(barrier, ClusterBarrier, "arrived", arrived)
+    with e.b.if_then(e.b.icmp_signed(">=", arrived, e.field(barrier, ClusterBarrier, "threads"))):
+        e.set_field(barrier, ClusterBarrier, "arrived", 0)
+        e.set_field(barrier, ClusterBarrier, "generation", e.b.add(generation, _ONE))
+        _note_event(e)
+    e.set_warp("cluster_ticket", generation)
+
+
+@effect("barrier.cluster.wait<o><a>", o=("", ".acquire"), a=("", ".aligned"))
+def cluster_wait(e: Emitter) -> None:
+    ticket = e.warp("cluster_ticket")
+    e.python_if(e.b.icmp_signed("<", ticket, _ZERO))
+    generation = e.field(_cluster_barrier(e), ClusterBarrier, "generation")
+    with e.b.if_then(e.b.icmp_signed("<=", generation, ticket)):
+        e.set_warp("waiting", FOR_CLUSTER)
+        e.b.ret(ir.Constant(I32, BLOCK))
+    e.set_warp("cluster_ticket", -1)
+    _go_on(e)

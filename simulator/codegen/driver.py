@@ -15,33 +15,37 @@ from simulator.codegen.emit import ADDRESS_LIMIT, FUNCTION, I32, I64, OK, POINTE
 from simulator.codegen.state import (
     AT_BRANCH,
     AT_EXIT,
+    BEGIN_TURN,
     BLOCKED,
     BRANCH,
+    CONTINUE_TURN,
+    DONE_ROUND,
     DONE_TURN,
+    EXITED,
     GOTO,
     NEEDS_PYTHON,
     WAIT,
     BlockState,
+    ClusterState,
+    CtaState,
     StackEntry,
     WarpState,
 )
+from simulator.machine.barriers import ClusterBarrier, NamedBarrier
 from simulator.machine.warp import LANES
 
-SYMBOL = "run_warp"
+RUN_WARP, RUN_ROUNDS = "run_warp", "run_rounds"
+_SIGNATURE = ir.FunctionType(I32, [POINTER])
 
 
-class _Driver:
-    """Builds the function ``i32 run_warp(WarpState*)``."""
+class _Builder:
+    """A function of one structure's address, and small tools to write it."""
 
-    def __init__(self, module: ir.Module) -> None:
-        self.function = ir.Function(module, ir.FunctionType(I32, [POINTER]), SYMBOL)
+    def __init__(self, module: ir.Module, symbol: str, names: tuple[str, ...]) -> None:
+        self.function = ir.Function(module, _SIGNATURE, symbol)
         self.state = self.function.args[0]
-        names = ("entry", "top", "join", "pop", "joined", "spent", "at_exit", "enter", "begin",
-                 "wait", "instruction", "call", "python", "blocked", "waited", "end")  # fmt: skip
         self.blocks = {name: self.function.append_basic_block(name) for name in names}
-        self.b = ir.IRBuilder(self.blocks["entry"])
-
-    # Small tools
+        self.b = ir.IRBuilder(self.blocks[names[0]])
 
     def at(self, name: str) -> None:
         self.b.position_at_end(self.blocks[name])
@@ -61,6 +65,20 @@ class _Driver:
         offset = ir.Constant(I64, getattr(structure, name).offset)
         self.b.store(value, self.b.gep(pointer, [offset], source_etype=ir.IntType(8)))
 
+    def equal(self, a: Value, b: Value | int) -> Value:
+        return self.b.icmp_signed("==", a, ir.Constant(I64, b) if isinstance(b, int) else b)
+
+    def leave(self, code: int) -> None:
+        self.b.ret(ir.Constant(I32, code))
+
+class _Driver(_Builder):
+    """Builds the function ``i32 run_warp(WarpState*)``."""
+
+    def __init__(self, module: ir.Module) -> None:
+        names = ("entry", "top", "join", "pop", "joined", "spent", "at_exit", "enter", "begin",
+                 "wait", "instruction", "call", "python", "blocked", "waited", "end")  # fmt: skip
+        super().__init__(module, RUN_WARP, names)
+
     def warp(self, name: str) -> Value:
         return self.field(self.state, WarpState, name)
 
@@ -70,12 +88,6 @@ class _Driver:
     def add_warp(self, name: str, value: Value | int) -> None:
         value = ir.Constant(I64, value) if isinstance(value, int) else value
         self.set_warp(name, self.b.add(self.warp(name), value))
-
-    def equal(self, a: Value, b: Value | int) -> Value:
-        return self.b.icmp_signed("==", a, ir.Constant(I64, b) if isinstance(b, int) else b)
-
-    def leave(self, code: int) -> None:
-        self.b.ret(ir.Constant(I32, code))
 
     def stack_entry(self, depth: Value) -> Value:
         start = ir.Constant(I64, WarpState.stack.offset)
@@ -90,8 +102,7 @@ class _Driver:
 
     def note_progress(self) -> None:
         """``advanced = advanced or not polling``."""
-        idle = self.b.icmp_signed("!=", self.warp("polling"), ir.Constant(I64, 0))
-        moved = self.b.zext(self.b.not_(idle), I64)
+        moved = self.b.zext(self.equal(self.warp("polling"), 0), I64)
         self.set_warp("advanced", self.b.or_(self.warp("advanced"), moved))
 
     # The loop
@@ -112,16 +123,83 @@ class _Driver:
         self.at("join")
         self.choose(self.equal(self.warp("block"), self.warp("reconverges")), "pop", "joined")
         self.at("pop")
+        self._pop()
+        self.go("join")
+        self.at("joined")
+        self.choose(self.equal(self.warp("block"), self.warp("block_count")), "at_exit", "enter")
+        self.at("at_exit")
+        self._exit()
+
+    def _exit(self) -> None:
+        """The active lanes leave; the warp goes on with lanes that wait on the stack, if any live."""
+        mask = self.warp("mask")
+        cta = self.b.inttoptr(self.warp("cta"), POINTER)
+        self._refuse_exit(cta)
+        self.set_warp("alive", self.b.and_(self.warp("alive"), self.b.not_(mask)))
+        lanes = self.b.ctpop(mask)
+        self.set_field(cta, CtaState, "threads", self.b.sub(self.field(cta, CtaState, "threads"), lanes))
+        cluster = self.b.inttoptr(self.warp("cluster"), POINTER)
+        barrier = self.b.inttoptr(self.field(cluster, ClusterState, "barrier"), POINTER)
+        threads = self.b.sub(self.field(barrier, ClusterBarrier, "threads"), lanes)
+        self.set_field(barrier, ClusterBarrier, "threads", threads)
+        arrived = self.field(barrier, ClusterBarrier, "arrived")
+        opens = self.b.and_(self.b.icmp_signed("!=", arrived, ir.Constant(I64, 0)),
+                            self.b.icmp_signed(">=", arrived, threads))  # fmt: skip
+        with self.b.if_then(opens):
+            generation = self.field(barrier, ClusterBarrier, "generation")
+            self.set_field(barrier, ClusterBarrier, "arrived", 0)
+            self.set_field(barrier, ClusterBarrier, "generation", self.b.add(generation, ir.Constant(I64, 1)))
+            self._note_event(cluster)
+        self._note_event(cluster)
+        look, take, gone = (self.function.append_basic_block(n) for n in ("look", "take", "gone"))
+        self.b.branch(look)
+        self.b.position_at_end(look)
+        self.b.cbranch(self.equal(self.warp("depth"), 0), gone, take)
+        self.b.position_at_end(take)
+        self._pop()
+        self.b.cbranch(self.equal(self.warp("mask"), 0), look, self.blocks["top"])
+        self.b.position_at_end(gone)
+        self.set_warp("done", 1)
+        self.leave(EXITED)
+
+    def _refuse_exit(self, cta: Value) -> None:
+        """Leave it to Python if a barrier awaits the lanes, or has counted them."""
+        uncommon = self.b.icmp_signed(">=", self.warp("cluster_ticket"), ir.Constant(I64, 0))
+        for number in range(16):
+            held = self.load_named(cta, number)
+            exists = self.b.icmp_signed("!=", held, ir.Constant(I64, 0))
+            own = self.b.ptrtoint(self.offset_of(self.state, WarpState, "nothing"), I64)
+            barrier = self.b.inttoptr(self.b.select(exists, held, own), POINTER)
+            open_ = self.b.and_(self.b.icmp_signed("!=", self.field(barrier, NamedBarrier, "everyone"), ir.Constant(I64, 0)),
+                                self.b.icmp_signed(">=", self.field(barrier, NamedBarrier, "awaiting"), ir.Constant(I64, 0)))  # fmt: skip
+            uncommon = self.b.or_(uncommon, self.b.and_(exists, open_))
+        refuse, onwards = (self.function.append_basic_block(n) for n in ("refuse_exit", "leave_now"))
+        self.b.cbranch(uncommon, refuse, onwards)
+        self.b.position_at_end(refuse)
+        self.leave(AT_EXIT)
+        self.b.position_at_end(onwards)
+
+    def load_named(self, cta: Value, number: int) -> Value:
+        """The address of a CTA's barrier, or 0."""
+        place = ir.Constant(I64, CtaState.named.offset + 8 * number)
+        return self.b.load(self.b.gep(cta, [place], source_etype=ir.IntType(8)), typ=I64)
+
+    def offset_of(self, pointer: Value, structure: Any, name: str) -> Value:
+        """The address of a field."""
+        place = ir.Constant(I64, getattr(structure, name).offset)
+        return self.b.gep(pointer, [place], source_etype=ir.IntType(8))
+
+    def _note_event(self, cluster: Value) -> None:
+        events = self.field(cluster, ClusterState, "events")
+        self.set_field(cluster, ClusterState, "events", self.b.add(events, ir.Constant(I64, 1)))
+
+    def _pop(self) -> None:
+        """Continue with the lanes on top of the stack, less those that have exited."""
         self.add_warp("depth", -1)
         entry = self.stack_entry(self.warp("depth"))
         for name in ("block", "reconverges"):
             self.set_warp(name, self.field(entry, StackEntry, name))
         self.set_warp("mask", self.b.and_(self.field(entry, StackEntry, "mask"), self.warp("alive")))
-        self.go("join")
-        self.at("joined")
-        self.choose(self.equal(self.warp("block"), self.warp("block_count")), "at_exit", "enter")
-        self.at("at_exit")
-        self.leave(AT_EXIT)
 
     def block(self) -> Value:
         """The ``BlockState`` of the current block."""
@@ -153,6 +231,7 @@ class _Driver:
         switch.add_case(ir.Constant(I32, OK), self.blocks["waited"])
         self.at("python")
         python = self.b.icmp_signed("==", result, ir.Constant(I32, PYTHON))
+        self.set_warp("blocked", self.b.zext(self.b.not_(python), I64))
         self.b.ret(self.b.select(python, ir.Constant(I32, NEEDS_PYTHON), ir.Constant(I32, BLOCKED)))
         self.at("waited")
         self.add_warp("instructions", 1)
@@ -186,6 +265,9 @@ class _Driver:
         self.at("end")
         self.add_warp("instructions", self.field(self.current, BlockState, "count"))
         self.note_progress()
+        polling = self.warp("polling")
+        left = self.b.sub(polling, ir.Constant(I64, 1))
+        self.set_warp("polling", self.b.select(self.equal(polling, 0), polling, left))
         kind = self.field(self.current, BlockState, "kind")
         goto, branch, leave = (self.function.append_basic_block(n) for n in ("goto", "branch", "leave"))
         switch = self.b.switch(kind, leave)
@@ -197,7 +279,7 @@ class _Driver:
         self.b.position_at_end(leave)
         self.set_warp("block", self.warp("block_count"))
         self.add_warp("instructions", 1)
-        self.leave(AT_EXIT)
+        self.go("at_exit")
         self.b.position_at_end(branch)
         self._branch()
 
@@ -251,6 +333,92 @@ class _Driver:
         return self.b.bitcast(nonzero, I32)
 
 
+class _Rounds(_Builder):
+    """Builds the function ``i32 run_rounds(ClusterState*)``, which does what ``_Scheduler._round``
+    does, again and again while warps advance, at most ``rounds`` times."""
+
+    def __init__(self, module: ir.Module, run_warp: Value) -> None:
+        names = ("entry", "begin_round", "look", "done", "again", "turn", "asleep", "begin", "run", "after", "python",
+                 "end", "next", "stop")  # fmt: skip
+        super().__init__(module, RUN_ROUNDS, names)
+        self._run_warp = run_warp
+
+    def get(self, name: str) -> Value:
+        return self.field(self.state, ClusterState, name)
+
+    def set(self, name: str, value: Value | int) -> None:
+        self.set_field(self.state, ClusterState, name, value)
+
+    def build(self) -> None:
+        fresh = self.b.and_(self.equal(self.get("cursor"), 0), self.equal(self.get("step"), BEGIN_TURN))
+        self.choose(fresh, "begin_round", "look")
+        self.at("begin_round")
+        rest = self.b.srem(self.get("number"), self.get("sleep"))
+        awake = self.b.or_(self.b.zext(self.equal(rest, 0), I64), self.get("idle"))
+        self.set("awake", awake)
+        self.set("advanced", 0)
+        self.go("look")
+        self.at("look")
+        cursor = self.get("cursor")
+        self.choose(self.b.icmp_signed(">=", cursor, self.get("count")), "done", "turn")
+        self._end_of_round()
+        self.at("turn")
+        warps = self.b.inttoptr(self.get("warps"), POINTER)
+        warp = self.b.inttoptr(self.b.load(self.b.gep(warps, [cursor], source_etype=I64), typ=I64), POINTER)
+        switch = self.b.switch(self.get("step"), self.blocks["end"])
+        switch.add_case(ir.Constant(I64, BEGIN_TURN), self.blocks["asleep"])
+        switch.add_case(ir.Constant(I64, CONTINUE_TURN), self.blocks["run"])
+        self._turn(warp)
+        self.at("next")
+        self.set("cursor", self.b.add(cursor, ir.Constant(I64, 1)))
+        self.go("look")
+
+    def _end_of_round(self) -> None:
+        self.at("done")
+        self.set("cursor", 0)
+        rounds = self.b.sub(self.get("rounds"), ir.Constant(I64, 1))
+        self.set("rounds", rounds)
+        self.set("number", self.b.add(self.get("number"), ir.Constant(I64, 1)))
+        onwards = self.b.and_(self.b.icmp_signed("!=", self.get("advanced"), ir.Constant(I64, 0)),
+                              self.b.icmp_signed(">", rounds, ir.Constant(I64, 0)))  # fmt: skip
+        self.choose(onwards, "again", "stop")
+        self.at("again")
+        self.set("idle", 0)
+        self.go("begin_round")
+        self.at("stop")
+        self.leave(DONE_ROUND)
+
+    def _turn(self, warp: Value) -> None:
+        self.at("asleep")
+        done = self.b.icmp_signed("!=", self.field(warp, WarpState, "done"), ir.Constant(I64, 0))
+        waits = self.equal(self.field(warp, WarpState, "asleep_since"), self.get("events"))
+        waits = self.b.and_(waits, self.equal(self.get("awake"), 0))
+        self.choose(self.b.or_(done, waits), "next", "begin")
+        self.at("begin")
+        self.set_field(warp, WarpState, "budget", self.get("turn_blocks"))
+        self.set_field(warp, WarpState, "advanced", 0)
+        self.set_field(warp, WarpState, "blocked", 0)
+        self.go("run")
+        self.at("run")
+        self.set("step", BEGIN_TURN)
+        code = self.b.call(self._run_warp, [warp])
+        self.go("after")
+        self.at("after")
+        self.choose(self.b.icmp_signed(">=", code, ir.Constant(I32, NEEDS_PYTHON)), "python", "end")
+        self.at("python")
+        self.b.ret(code)
+        self.at("end")
+        self.set("step", BEGIN_TURN)
+        advanced = self.field(warp, WarpState, "advanced")
+        sleeps = self.b.icmp_signed("!=", self.field(warp, WarpState, "blocked"), ir.Constant(I64, 0))
+        since = self.b.select(sleeps, self.get("events"), ir.Constant(I64, -1))
+        self.set_field(warp, WarpState, "asleep_since", since)
+        self.set("advanced", self.b.or_(self.get("advanced"), advanced))
+        self.go("next")
+
+
 def emit_driver(module: ir.Module) -> None:
-    """Add the function that runs a warp."""
-    _Driver(module).build()
+    """Add the functions that run a warp and the rounds of a cluster."""
+    driver = _Driver(module)
+    driver.build()
+    _Rounds(module, driver.function).build()

@@ -305,6 +305,19 @@ def algebraic(e: Emitter, a: Value, *, f: str, ftz: str) -> Value:
     return _single(e, x if f == "sqrt" else e.b.fdiv(splat(_DOUBLES, 1.0), x), ftz)
 
 
+@pure("lg2.approx<ftz>.f32", ftz=_FTZ)
+def lg2(e: Emitter, a: Value, *, ftz: str) -> Value:
+    """The C library's function, which is numpy's too, lane by lane."""
+    values, results = e.spill(_double(e, a, ftz)), e.room(_DOUBLES)
+    double = ir.DoubleType()
+    module = e.function.module
+    function = module.globals.get("log2") or ir.Function(module, ir.FunctionType(double, [double]), "log2")
+    with e.loop(LANES) as lane:
+        result = e.b.call(function, [e.element(values, lane, double)])
+        e.b.store(result, e.b.gep(results, [lane], source_etype=double))
+    return _single(e, e.b.load(results, typ=_DOUBLES), ftz)
+
+
 _EXP2 = (
     1.0, 0.6931471805599453, 0.24022650695910072, 0.05550410866482158, 0.009618129107628477,
     0.0013333558146428443, 0.00015403530393381608, 1.5252733804059841e-05, 1.3215486790144307e-06,

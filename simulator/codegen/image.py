@@ -19,7 +19,7 @@ from simulator.codegen.families import translation
 from simulator.codegen.state import BRANCH, EXIT, GOTO, HEADER_WORDS, WAIT, BlockState
 from simulator.isa.table import TABLE
 from simulator.isa.types import BITS
-from simulator.machine.warp import LANES
+from simulator.machine.warp import LANES, is_of_warp
 from simulator.program import (
     Block,
     Branch,
@@ -90,12 +90,17 @@ def _width(value: Value) -> int:
 class Layout:
     """Where registers live: ``words`` is what an instruction record says for each slot.
 
-    ``specials`` gives the offset of each special register and the type it is wanted in; ``size``
-    is the room of one warp and ``shared`` the area of the registers that live in one block.
+    In a warp's room of ``size`` bytes come first ``register_bytes`` of registers, then the special
+    registers that a CTA shares, ``cta_special_bytes``, then those that differ between lanes or
+    warps; both give the offset for a name and the type it is wanted in. ``shared`` is the area of
+    the registers that live in one block.
     """
 
     words: list[int]
-    specials: dict[_SPECIAL, int]
+    register_bytes: int
+    cta_specials: dict[_SPECIAL, int]
+    cta_special_bytes: int
+    lane_specials: dict[_SPECIAL, int]
     size: int
     shared: npt.NDArray[np.uint8] = field(repr=False)
 
@@ -104,12 +109,12 @@ def lay_out(program: Program) -> Layout:
     """Places for all registers of a program."""
     local = _local_registers(program)
     words = [0] * len(program.registers)
-    size, area = 0, 0
+    size = area = cta_end = 0
     for slots in local.values():
         used = 0
         for slot in slots:
             words[slot] = used
-            used += -(-register_bytes(BITS[program.registers[slot]]) // _ALIGN) * _ALIGN
+            used += _room(BITS[program.registers[slot]])
         area = max(area, used)
     shared = np.zeros(area + _ALIGN, np.uint8)
     start = -(-shared.ctypes.data // _ALIGN) * _ALIGN
@@ -119,12 +124,21 @@ def lay_out(program: Program) -> Layout:
         if slot in locals_:
             words[slot] += start
         else:
-            words[slot], size = size, size + -(-register_bytes(BITS[kind]) // _ALIGN) * _ALIGN
-    specials: dict[_SPECIAL, int] = {}
-    for special in _specials(program):
-        specials[special] = size
-        size += -(-register_bytes(BITS[special[1]]) // _ALIGN) * _ALIGN
-    return Layout(words, specials, size, shared)
+            words[slot], size = size, size + _room(BITS[kind])
+    registers = size
+    cta_specials: dict[_SPECIAL, int] = {}
+    lane_specials: dict[_SPECIAL, int] = {}
+    for found, own in ((cta_specials, False), (lane_specials, True)):
+        for special in _specials(program):
+            if is_of_warp(special[0]) == own:
+                found[special], size = size, size + _room(BITS[special[1]])
+        cta_end = size if not own else cta_end
+    return Layout(words, registers, cta_specials, cta_end - registers, lane_specials, size, shared)
+
+
+def _room(bits: int) -> int:
+    """The bytes of a register, aligned."""
+    return -(-register_bytes(bits) // _ALIGN) * _ALIGN
 
 
 def _specials(program: Program) -> Iterator[_SPECIAL]:
@@ -181,13 +195,15 @@ class Place:
 class Image:
     """Records and blocks of a program, with the addresses of their functions filled in.
 
-    ``places`` finds an instruction by the address of its record.
+    ``places`` finds an instruction by the address of its record; ``named_barriers`` are the numbers
+    of the barriers that the program names.
     """
 
     def __init__(self, program: Program, layout: Layout, functions: Mapping[Form, int], python: int) -> None:
         """``functions`` holds the address of each form; ``python`` is that of a function that always
         asks for Python."""
         self.layout = layout
+        self.named_barriers = _named_barriers(program)
         words: list[int] = []
         starts: list[tuple[int, int]] = []
         marks: list[tuple[int, int, int]] = []
@@ -227,7 +243,7 @@ class Image:
             case FromRegister(slot=slot):
                 return self.layout.words[slot]
             case FromSpecial(name=name, type=kind):
-                return self.layout.specials[name, kind]
+                return (self.layout.cta_specials | self.layout.lane_specials)[name, kind]
             case Constant(bits=bits, type="pred"):
                 return int(bits != 0)
             case Constant(bits=bits, type=kind):
@@ -246,6 +262,19 @@ class Image:
                 state.negated, state.uniform = int(predicate.negated), int(uniform)
             case _:
                 state.kind = EXIT
+
+
+def _named_barriers(program: Program) -> set[int]:
+    """The numbers of the CTA's barriers, where they are literals."""
+    return {
+        operation.sources[0].bits & 15
+        for block in program.blocks
+        for operation in operations(block)
+        if operation.entry.mnemonic.startswith(("bar.", "barrier."))
+        and operation.sources
+        and isinstance(operation.sources[0], Constant)
+        and not operation.entry.mnemonic.startswith("bar.warp")
+    }
 
 
 def forms(program: Program) -> set[Form]:

@@ -19,7 +19,7 @@ import llvmlite
 import llvmlite.binding as llvm
 from llvmlite import ir
 
-from simulator.codegen.driver import SYMBOL, emit_driver
+from simulator.codegen.driver import RUN_ROUNDS, RUN_WARP, emit_driver
 from simulator.codegen.emit import FUNCTION, I32, PYTHON, Form
 from simulator.codegen.families import translation
 from simulator.errors import SimulatorBug
@@ -39,8 +39,9 @@ class Library:
         self._functions: dict[Form, int] = {}
         self._engines: list[Any] = []
         self.compiled = 0
-        core = self._load("core", _emit_core, (SYMBOL, _PYTHON_SYMBOL))
-        self.run: Final = core[SYMBOL]
+        core = self._load("core", _emit_core, (RUN_WARP, RUN_ROUNDS, _PYTHON_SYMBOL))
+        self.run_warp: Final = core[RUN_WARP]
+        self.run_rounds: Final = core[RUN_ROUNDS]
         self.python: Final = core[_PYTHON_SYMBOL]
 
     def functions(self, forms: Iterable[Form]) -> dict[Form, int]:

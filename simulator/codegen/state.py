@@ -24,35 +24,54 @@ class WarpState(ctypes.Structure):
     """A warp between two runs. Masks are 32 bits, lane 0 lowest.
 
     ``resume`` is the address of the instruction to continue with inside ``block``, 0 for its start.
-    ``ticket`` is -1 while none is held; ``waiting`` is one of the constants below. ``events``
-    counts phases and openings that this warp ended and Python has not noted yet.
+    the tickets are -1 while none is held; ``waiting`` is one of the constants below. ``asleep_since``
+    is what ``ClusterState.events`` was when the warp began to wait, -1 if it does not. ``nothing`` stays zero.
     """
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in (
-            "registers", "blocks", "block_count", "cta", "rank",
+            "registers", "blocks", "block_count", "cta", "cluster", "rank",
             "block", "reconverges", "mask", "alive", "resume", "budget",
             "instructions", "polls", "advanced", "polling", "attempted", "ticket",
-            "waiting", "waiting_for", "parity", "events", "depth",
+            "waiting", "waiting_for", "parity", "cluster_ticket", "blocked", "done", "asleep_since", "depth",
         )),
+        ("nothing", ctypes.c_int64 * 4),
         ("stack", StackEntry * MAX_STACK),
     )  # fmt: skip
 
 
-NOT_WAITING, FOR_MBARRIER, FOR_BARRIER, FOR_OTHER = range(4)
+class ClusterState(ctypes.Structure):
+    """A cluster during a round: the addresses of its live warps' states, in turn order.
+
+    ``events`` counts what may wake a warp. ``cursor`` is the warp whose turn it is and ``step`` one
+    of the constants below; ``advanced`` says whether any warp has done more than poll this round.
+    ``barrier`` is the address of the cluster's barrier. ``number`` counts rounds; in every
+    ``sleep``-th, and after one that was ``idle``, all warps are ``awake``.
+    """
+
+    _fields_ = tuple((name, ctypes.c_int64) for name in (
+        "events", "warps", "count", "cursor", "step", "advanced", "idle", "turn_blocks", "rounds",
+        "barrier", "number", "sleep", "awake",
+    ))  # fmt: skip
+
+
+BEGIN_TURN, CONTINUE_TURN, END_TURN = range(3)
+"""Values of ``step``: where the round continues after Python did its part."""
+
+NOT_WAITING, FOR_MBARRIER, FOR_BARRIER, FOR_CLUSTER, FOR_OTHER = range(5)
 """Values of ``waiting``; ``waiting_for`` is the mbarrier's shared address or the barrier's number."""
 
 
 class CtaState(ctypes.Structure):
     """The memories and barriers of a CTA: addresses, 0 where something does not exist yet.
 
-    ``ctas`` is the first of the cluster's ``CtaState``, in rank order. ``mbarriers`` and ``named``
+    ``threads`` counts those that have not exited. ``ctas`` is the first of the cluster's ``CtaState``, in rank order. ``mbarriers`` and ``named``
     are arrays of addresses of barrier objects: by offset / 8, and by number.
     """
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in (
-            "rank", "threads", "ctas", "cta_count",
+            "rank", "threads", "warp_count", "ctas", "cta_count",
             "shared", "shared_valid", "shared_size", "check_shared",
             "tensor", "tensor_valid", "tensor_owner", "check_tensor",
             "mbarriers", "parameters", "parameter_bytes", "regions", "region_count",
@@ -83,9 +102,10 @@ class BlockState(ctypes.Structure):
 GOTO, BRANCH, WAIT, EXIT = range(4)
 """Values of ``BlockState.kind``."""
 
-DONE_TURN, BLOCKED, NEEDS_PYTHON, AT_EXIT, AT_BRANCH = range(5)
-"""Why native code returned: the budget is spent; a wait does not complete; the instruction at
-``resume`` (or the wait that is ``block``) is Python's to do; lanes exit; a branch must be refused."""
+DONE_TURN, BLOCKED, EXITED, NEEDS_PYTHON, AT_BRANCH, AT_EXIT, DONE_ROUND = range(7)
+"""Why native code returned: the budget is spent; a wait does not complete; all lanes have left; the
+instruction at ``resume`` (or the wait that is ``block``) is Python's to do; a branch must be refused;
+lanes exit in an uncommon way; or, of a round, all turns are done."""
 
 HEADER_WORDS = 3
 """An instruction record begins with the function's address, its own bytes, its place in the block."""

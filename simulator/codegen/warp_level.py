@@ -15,10 +15,8 @@ _LANE = ir.Constant(ints(32), list(range(LANES)))
 
 def _require_members(e: Emitter, leaf: int) -> None:
     """Leave to Python a member mask that is not the set of active lanes, in any active lane."""
-    members = e.source(leaf, "b32")
-    alive = e.b.trunc(e.warp("alive"), I32)
-    taking_part = e.b.and_(members, e.splat_of(alive))
-    e.python_if_any(e.b.icmp_unsigned("!=", taking_part, e.splat_of(e.mask)))
+    taking_part = e.b.and_(e.uniform(leaf, "b32"), e.b.trunc(e.warp("alive"), I32))
+    e.python_if(e.b.icmp_unsigned("!=", taking_part, e.mask))
 
 
 @effect("shfl.sync.<mode>.b32", mode=("up", "down", "bfly", "idx"))
@@ -79,47 +77,6 @@ def ballot(e: Emitter) -> None:
 @effect("activemask.b32")
 def activemask(e: Emitter) -> None:
     e.store(0, e.splat_of(e.mask))
-
-
-# Shared addresses
-
-
-@pure("cvta.<s>.u64", s=("shared", "shared::cta", "shared::cluster"))
-def cvta(e: Emitter, a: Value) -> Value:
-    return e.b.add(a, splat(a.type, SHARED_WINDOW))
-
-
-@pure("cvta.to.<s>.u64", s=("shared", "shared::cta", "shared::cluster"))
-def cvta_to(e: Emitter, a: Value) -> Value:
-    return e.b.sub(a, splat(a.type, SHARED_WINDOW))
-
-
-@pure("mapa.shared::cluster.u32")
-def mapa(e: Emitter, address: Value, rank: Value) -> Value:
-    offset = e.b.and_(address, splat(address.type, OFFSET_MASK))
-    return e.b.or_(offset, e.b.shl(rank, splat(rank.type, RANK_SHIFT)))
-
-
-@pure("getctarank.shared::cluster.u32")
-def getctarank(e: Emitter, address: Value) -> Value:
-    return e.b.lshr(address, splat(address.type, RANK_SHIFT))
-
-
-# What does nothing here
-
-
-@effect("<fence>", fence=synchronisation._FENCES)
-@effect("nanosleep.u32")
-@effect("griddepcontrol.<way>", way=("wait", "launch_dependents"))
-@effect("tcgen05.wait::<w>.sync.aligned", w=("ld", "st"))
-@effect("tcgen05.fence::<w>_thread_sync", w=("before", "after"))
-def nothing(e: Emitter) -> None:
-    """Order and time: accesses are in order here and time does not pass."""
-
-
-@effect("bar.warp.sync")
-def bar_warp_sync(e: Emitter) -> None:
-    _require_members(e, 0)
 
 
 @effect("setmaxnreg.<way>.sync.aligned.u32", way=("inc", "dec"))

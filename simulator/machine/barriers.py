@@ -199,15 +199,22 @@ class NamedBarrier(ctypes.Structure):
         return f"barrier {self.name} ({self.arrived} of {self.awaited} threads have arrived)"
 
 
-class ClusterBarrier:
-    """``barrier.cluster``: opens when all threads of the cluster that have not exited arrived."""
+class ClusterBarrier(ctypes.Structure):
+    """``barrier.cluster``: opens when all threads of the cluster that have not exited arrived.
+
+    The counts lie in a C structure, which native code reads and writes too.
+    """
+
+    _fields_ = tuple((field, ctypes.c_int64) for field in ("threads", "arrived", "generation"))
+    threads: int
+    arrived: int
+    generation: int
 
     def __init__(
         self, threads: int, on_open: Callable[[], None], observer: Observer | None = None
     ) -> None:
+        super().__init__()
         self.threads = threads
-        self.arrived = 0
-        self.generation = 0
         self.on_open = on_open
         self.observer = observer
 

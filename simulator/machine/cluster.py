@@ -94,7 +94,7 @@ class Cta:
         if name in self.program.shared_offsets:
             return self.shared_address(self.program.shared_offsets[name])
         base, _, axis = name.partition(".")
-        vectors = self._vectors()
+        vectors = self._vectors
         if base in vectors and axis in ("x", "y", "z"):
             return vectors[base]["xyz".index(axis)]
         scalars = {
@@ -108,6 +108,7 @@ class Cta:
             raise Unsupported(f"special register {name}")
         return scalars[name]
 
+    @functools.cached_property
     def _vectors(self) -> dict[str, Sequence[int]]:
         """The special registers that have three components, apart from ``%tid``."""
         launch = self.cluster.launch

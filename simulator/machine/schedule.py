@@ -89,7 +89,7 @@ class _Scheduler:
         asynchronous = self._cluster.asynchronous
         for number in itertools.count():
             before = (self._cluster.events, asynchronous.completed)
-            advanced = self._round(live, awake=idle > 0 or number % _LONGEST_SLEEP == 0)
+            advanced = self._round(live, number, idle=idle > 0)
             at_once = asynchronous.completed
             asynchronous.step()
             if not advanced and before[1] == asynchronous.completed:
@@ -104,13 +104,18 @@ class _Scheduler:
             self._refuse_to_hang(live, idle)
         self._check_end()
 
-    def _round(self, live: list[Warp], *, awake: bool) -> bool:
-        """One turn of each warp; whether any did more than poll.
+    def _round(self, live: list[Warp], number: int, *, idle: bool) -> bool:
+        """One turn of each warp, or more if the executor sees to it; whether any did more than poll.
 
-        A warp that waits is passed over while nothing has happened, unless ``awake``.
+        A warp that waits is passed over while nothing has happened, unless the round before was
+        ``idle`` or the warp has slept for long.
         """
-        advanced = False
         budget = self._policy.turn_blocks
+        if not self._policy.is_random:
+            done = self._interpreter.rounds(live, idle=idle, budget=budget, sleep=_LONGEST_SLEEP)
+            if done is not None:
+                return done
+        awake, advanced = idle or number % _LONGEST_SLEEP == 0, False
         for warp in self._rng.sample(live, len(live)) if self._policy.is_random else live:
             if not awake and self._asleep.get(warp) == self._cluster.events:
                 continue

@@ -10,7 +10,7 @@ warpgroup reaches lanes 32 (w % 4) to 32 (w % 4) + 31) and "Data Movement Shape"
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,15 +65,26 @@ class TensorMemory:
     """The tensor memory of one CTA. ``checked`` turns reads of unwritten words into errors."""
 
     def __init__(self, *, checked: bool = True) -> None:
-        self.words: Words = np.full((LANES, COLUMNS), POISON, np.uint32)
-        self.valid: NDArray[np.bool_] = np.zeros((LANES, COLUMNS), np.bool_)
         self.checked = checked
         self.allocations: dict[int, int] = {}
         """Number of columns by first column."""
-        self.owners: NDArray[np.int32] = np.zeros(COLUMNS, np.int32)
-        """For native code: one more than the first column of each column's allocation, 0 for none."""
         self._relinquished = False
         self.observer: Observer | None = None
+
+    @cached_property
+    def words(self) -> Words:
+        """The contents [lane, column]. Made when first used: most CTAs never use theirs."""
+        return np.full((LANES, COLUMNS), POISON, np.uint32)
+
+    @cached_property
+    def valid(self) -> NDArray[np.bool_]:
+        """Which words [lane, column] have been written."""
+        return np.zeros((LANES, COLUMNS), np.bool_)
+
+    @cached_property
+    def owners(self) -> NDArray[np.int32]:
+        """For native code: one more than the first column of each column's allocation, 0 for none."""
+        return np.zeros(COLUMNS, np.int32)
 
     def allocate(self, columns: int) -> int | None:
         """The address of ``columns`` fresh columns, or None while too few adjacent ones are free.

@@ -100,7 +100,7 @@ class Bench:
         runner = executor(program)
         warp = fresh_warp(program)
         if isinstance(runner, NativeExecutor):
-            runner._attach(warp)
+            native = runner._attached(warp.cta.cluster).warps[warp]
         for slot, value in self.values.items():
             warp.registers[slot] = value
         for slot in (t.slot for _, t in self.targets):
@@ -111,7 +111,7 @@ class Bench:
         if mask is not None:
             warp.mask = mask
             if isinstance(runner, NativeExecutor):
-                warp.registers.read_from(warp)
+                native.read_from(warp)
         with np.errstate(all="ignore"):
             runner.turn(warp, 1)
         return runner, [np.array(warp.registers[t.slot]) for _, t in self.targets]

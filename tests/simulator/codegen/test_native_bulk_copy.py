@@ -1,0 +1,11 @@
+"""The programs of test_bulk_copy.py once more, run by the native executor."""
+
+import pytest
+
+from simulator.launch import launch_kernel
+from tests.simulator.test_bulk_copy import *  # noqa: F403
+
+
+@pytest.fixture(autouse=True)
+def _native(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(launch_kernel.__kwdefaults__, "executor", "native")
