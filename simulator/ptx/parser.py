@@ -94,11 +94,20 @@ def _refuse(line: int, message: str) -> NoReturn:
     raise Unsupported(message, Location(ptx_line=line))
 
 
+def _files(tokens: list[Token]) -> dict[int, str]:
+    """The source files by number. They are declared anywhere, mostly after the code."""
+    return {
+        int(number.text): path.text.strip('"')
+        for directive, number, path in zip(tokens, tokens[1:], tokens[2:], strict=False)
+        if directive.text == ".file" and number.kind == "number"
+    }
+
+
 class _Parser:
     def __init__(self, tokens: list[Token]) -> None:
         self._tokens = tokens
         self._at = 0
-        self._files: dict[int, str] = {}
+        self._files = _files(tokens)
         self._source: str | None = None
         self._shared: list[nodes.SharedVariable] = []
         """The module's; those of a kernel are found in its body."""
@@ -152,7 +161,7 @@ class _Parser:
                     if (size := self._integer()) != 64:
                         _refuse(token.line, f"address size {size}; only 64")
                 case ".file":
-                    self._file()
+                    self._skip_file()
                 case ".section":
                     self._section()
                 case ".shared":
@@ -166,9 +175,9 @@ class _Parser:
                     _refuse(token.line, f"{token.text!r} at module level")
         return nodes.Module(version, target, kernels)
 
-    def _file(self) -> None:
-        number = self._integer()
-        self._files[number] = self._next().text.strip('"')
+    def _skip_file(self) -> None:
+        self._integer()
+        self._next()
         while self._accept(","):
             self._next()
 

@@ -255,6 +255,11 @@ def test_loc_gives_the_source_line_of_what_follows():
     assert (module_.version, module_.target) == ("8.8", "sm_100a")
 
 
+def test_the_file_of_a_source_line_may_be_declared_after_the_code():
+    text = HEADER + '.entry k() {\n.loc 2 5 0\nret;\n}\n.file 1 "a.py"\n.file 2 "b.py"\n'
+    assert parse(text).kernels["k"].body[0].source == "b.py:5"
+
+
 def test_two_kernels_do_not_share_registers_or_labels():
     body = "{ .reg .b32 %r<2>; L: mov.b32 %r1, 1; bra L; }"
     kernels = parse(f"{HEADER}.entry a() {body}\n.visible .entry b() {body}\n").kernels
