@@ -79,6 +79,47 @@ def activemask(e: Emitter) -> None:
     e.store(0, e.splat_of(e.mask))
 
 
+# Shared addresses
+
+
+@pure("cvta.<s>.u64", s=("shared", "shared::cta", "shared::cluster"))
+def cvta(e: Emitter, a: Value) -> Value:
+    return e.b.add(a, splat(a.type, SHARED_WINDOW))
+
+
+@pure("cvta.to.<s>.u64", s=("shared", "shared::cta", "shared::cluster"))
+def cvta_to(e: Emitter, a: Value) -> Value:
+    return e.b.sub(a, splat(a.type, SHARED_WINDOW))
+
+
+@pure("mapa.shared::cluster.u32")
+def mapa(e: Emitter, address: Value, rank: Value) -> Value:
+    offset = e.b.and_(address, splat(address.type, OFFSET_MASK))
+    return e.b.or_(offset, e.b.shl(rank, splat(rank.type, RANK_SHIFT)))
+
+
+@pure("getctarank.shared::cluster.u32")
+def getctarank(e: Emitter, address: Value) -> Value:
+    return e.b.lshr(address, splat(address.type, RANK_SHIFT))
+
+
+# What does nothing here
+
+
+@effect("<fence>", fence=synchronisation._FENCES)
+@effect("nanosleep.u32")
+@effect("griddepcontrol.<way>", way=("wait", "launch_dependents"))
+@effect("tcgen05.wait::<w>.sync.aligned", w=("ld", "st"))
+@effect("tcgen05.fence::<w>_thread_sync", w=("before", "after"))
+def nothing(e: Emitter) -> None:
+    """Order and time: accesses are in order here and time does not pass."""
+
+
+@effect("bar.warp.sync")
+def bar_warp_sync(e: Emitter) -> None:
+    _require_members(e, 0)
+
+
 @effect("setmaxnreg.<way>.sync.aligned.u32", way=("inc", "dec"))
 def setmaxnreg(e: Emitter) -> None:
     count = e.uniform(0, "u32")
