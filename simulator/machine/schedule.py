@@ -139,25 +139,28 @@ class _Scheduler:
             )
 
     def _report(self, live: list[Warp]) -> str:
-        """Where each warp is and what it waits for, one line a warp."""
+        """Where each warp is and what it waits for."""
         pending = self._cluster.asynchronous.pending
         return "\n".join(
             [f"{pending} asynchronous operations are pending", *map(self._situation, live)]
         )
 
     def _situation(self, warp: Warp) -> str:
-        """One warp's line; if it is diverged, also which lanes cannot run before these are done."""
+        """Where a warp is, and on a line of its own what it waits for.
+
+        If it is diverged, also which lanes cannot run before these are done.
+        """
         active = warp.alive if warp.mask is None else warp.mask
         others = np.flatnonzero(warp.alive & ~active).tolist()
         lanes = tuple(np.flatnonzero(active).tolist()) if others else None
         text = f"  {replace(self._cluster.site(warp, 0), kernel=None, lanes=lanes)}"
         if warp.waiting is None:
-            text += " runs on"
+            text += "\n    runs on"
         else:
             barrier, what = warp.waiting
-            text += f" waits for {what} of {barrier.describe()}"
+            text += f"\n    waits for {what} of {barrier.describe()}"
         if others:
-            text += f"; {Location(lanes=tuple(others))} of the warp can go on only after these"
+            text += f"\n    {Location(lanes=tuple(others))} can go on only after these"
         return text
 
     def _check_end(self) -> None:

@@ -146,11 +146,11 @@ def test_a_deadlock_names_each_warp_and_what_it_waits_for(policy):
     lines = error.message.splitlines()
     assert lines[0] == "no warp can go on"
     assert lines[1] == "0 asynchronous operations are pending"
-    first, second = lines[2:]
-    assert "cta (0,0,0), warp 0: " in first
-    assert "the end of the phase of parity 0 of mbarrier shared[0] of CTA rank 0" in first
+    at_first, first, at_second, second = lines[2:]
+    assert "cta (0,0,0), warp 0: mbarrier.try_wait.parity" in at_first
+    assert "waits for the end of the phase of parity 0 of mbarrier shared[0] of CTA rank 0" in first
     assert "in phase 0 (2 of 3 arrivals pending, tx-count 96 bytes)" in first
-    assert "cta (0,0,0), warp 1: " in second
+    assert "cta (0,0,0), warp 1: mbarrier.try_wait.parity" in at_second
     assert "mbarrier shared[8] of CTA rank 0 in phase 0 (1 of 1 arrivals pending" in second
     assert error.kernel == "k"
 
@@ -159,9 +159,11 @@ def test_the_report_gives_the_line_and_the_text_of_the_wait():
     text = "bar.sync 2, 64;"
     body = f"setp.lt.u32 %p1, %idx, 32; @%p1 bra L;\n{text}\nbra M;\nL:\nbar.sync 3, 64;\nM:"
     message = failure(Deadlock, body, threads=64).message
-    first, second = message.splitlines()[2:]
-    assert "warp 0: bar.sync 3, 64; waits for the opening of barrier 3 (32 of 64" in first
-    assert "warp 1: bar.sync 2, 64; waits for the opening of barrier 2 (32 of 64" in second
+    first, waits, second, also_waits = message.splitlines()[2:]
+    assert first.endswith("warp 0: bar.sync 3, 64;")
+    assert "waits for the opening of barrier 3 (32 of 64 threads" in waits
+    assert second.endswith("warp 1: bar.sync 2, 64;")
+    assert "waits for the opening of barrier 2 (32 of 64 threads" in also_waits
     assert int(first.split("PTX line ")[1].split(",")[0]) == (
         int(second.split("PTX line ")[1].split(",")[0]) + 3
     )
@@ -189,9 +191,10 @@ def test_lanes_of_one_warp_that_wait_for_each_other_are_told_apart():
     REST: mbarrier.arrive.shared.b64 %rd1, [%r1];
     END: mov.u32 %r2, 0;"""
     body = body.replace("@%p1 bra REST", "@!%p1 bra FIRST; bra REST; FIRST:")
-    line = failure(Deadlock, body, shared_bytes=8).message.splitlines()[2]
-    assert "lane 0: mbarrier.try_wait" in line
-    assert line.endswith("lanes 1-31 of the warp can go on only after these")
+    where, waits, rest = failure(Deadlock, body, shared_bytes=8).message.splitlines()[2:]
+    assert "lane 0: mbarrier.try_wait" in where
+    assert "waits for the end of the phase of parity 0" in waits
+    assert rest.strip() == "lanes 1-31 can go on only after these"
 
 
 LONG_WORK = """
