@@ -68,14 +68,12 @@ class Limits:
 
     Generated problems stay inside; the expectations show what happens outside. ``table_tails`` are
     the recipes' block-table tails it copes with, ``poison`` whether NaN in slots that no query
-    token may see is harmless, ``empty_rows`` whether rows without a visible key are right, and
-    ``forced_splits`` whether a number of splits can be asked of it.
+    token may see is harmless, ``empty_rows`` whether rows without a visible key are right.
     """
 
     table_tails: tuple[str, ...] = TABLE_TAILS
     poison: bool = True
     empty_rows: bool = True
-    forced_splits: bool = True
 
 
 @dataclass(frozen=True)

@@ -6,5 +6,8 @@ from tests.conformance.adapters.test_tokenspeed import unmask_one_key_too_many
 
 
 def one_key_too_many() -> Kernel:
-    """A kernel whose last tile keeps its second key where that is the first one past the end."""
-    return tokenspeed.fp8_2_0_4(name="one-key-too-many", transform=unmask_one_key_too_many)
+    """A kernel whose last tile keeps its second key where that is the first one past the end.
+
+    It keeps the name, and with it the known limits, of the kernel that it was made of.
+    """
+    return tokenspeed.fp8_2_0_4(transform=unmask_one_key_too_many)
