@@ -46,6 +46,8 @@ class NativeWarp:
         self._fresh = True
         self._block = (0, 0, 0)
         self._initial = b""
+        self._told: tuple[object, ...] = (self, self)
+        """The masks that Python was given last: what it leaves alone need not be read again."""
         self.state = WarpState()
         self.address = ctypes.addressof(self.state)
         self.state.registers, self.state.blocks = self._base, image.blocks_address
@@ -75,6 +77,7 @@ class NativeWarp:
             _view(place, BITS[kind])[...] = warp.special(name, kind).view(STORAGE[BITS[kind]])
         state = self.state
         state.rank, state.resume, state.done, state.asleep_since = warp.rank, 0, 0, -1
+        self._told = (self, self)
         self.read_from(warp)
         self._initial = bytes(state)
 
@@ -114,6 +117,7 @@ class NativeWarp:
             ]
         alive = mask_array(state.alive)
         warp.alive = _ALL if alive is None else alive
+        self._told = (warp.mask, warp.alive)
         self.tell_waiting(warp)
 
     def tell_waiting(self, warp: Warp) -> None:
@@ -133,7 +137,10 @@ class NativeWarp:
         """Bring the native state up to date with what Python did."""
         state = self.state
         state.block, state.reconverges = warp.block, warp.reconverges
-        state.mask, state.alive = mask_bits(warp.mask), mask_bits(warp.alive)
+        if warp.mask is not self._told[0]:
+            state.mask = mask_bits(warp.mask)
+        if warp.alive is not self._told[1]:
+            state.alive = mask_bits(warp.alive)
         state.advanced, state.polling, state.attempted = warp.advanced, warp.polling, warp.attempted
         state.blocked = warp.blocked
         state.instructions, state.polls = warp.instructions, warp.polls
@@ -203,7 +210,7 @@ class NativeCluster:
         state.check_shared = state.check_tensor = checks.initialisation
         state.parameters, state.parameter_bytes = address_of(self._parameters), len(cluster.parameters)
         state.regions, state.region_count = ctypes.addressof(self._regions), len(cluster.memory.regions)
-        state.mbarriers = state.tensor = 0
+        state.mbarriers = state.tensor = state.named_count = 0
         ctypes.memset(ctypes.addressof(state) + CtaState.named.offset, 0, ctypes.sizeof(state.named))
         for number in self._image.named_barriers:
             cta.named_barrier(number)
@@ -222,11 +229,11 @@ class NativeCluster:
         """Tell native code of barriers and memories that have come into being."""
         for state, cta in zip(self._ctas, self.cluster.ctas, strict=True):
             state.threads = cta.threads
-            table = cta.mbarriers.addresses
-            if not state.mbarriers and table is not None:
-                state.mbarriers = address_of(table)
-            for number, barrier in cta.named_barriers.items():
-                if not state.named[number]:
+            if not state.mbarriers and cta.mbarriers.addresses is not None:
+                state.mbarriers = address_of(cta.mbarriers.addresses)
+            if state.named_count != len(cta.named_barriers):
+                state.named_count = len(cta.named_barriers)
+                for number, barrier in cta.named_barriers.items():
                     state.named[number] = ctypes.addressof(barrier)
             memory = cta.tensor_memory
             if not state.tensor and memory.allocations:

@@ -74,7 +74,7 @@ class CtaState(ctypes.Structure):
             "rank", "threads", "warp_count", "ctas", "cta_count",
             "shared", "shared_valid", "shared_size", "check_shared",
             "tensor", "tensor_valid", "tensor_owner", "check_tensor",
-            "mbarriers", "parameters", "parameter_bytes", "regions", "region_count",
+            "mbarriers", "parameters", "parameter_bytes", "regions", "region_count", "named_count",
         )),
         ("named", ctypes.c_int64 * 16),
     )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from simulator.codegen.emit import I32, I64, POINTER, Emitter, Value, splat
+from simulator.codegen.emit import I32, I64, POINTER, Emitter, Value, ints, splat
 from simulator.codegen.state import CtaState
 from simulator.codegen.translations import effect
 from simulator.machine.tensor_memory import COLUMNS
@@ -41,6 +41,35 @@ def _row(e: Emitter, start: Value, lane: Value) -> Value:
     return e.b.add(start, e.b.mul(lane, ir.Constant(I64, COLUMNS)))
 
 
+_SIDE = 8
+"""Words of a square that is transposed at once, as many as a vector register of the host holds."""
+
+
+def _plus(e: Emitter, lane: Value, more: int) -> Value:
+    return e.b.add(lane, ir.Constant(I64, more))
+
+
+def _chunk(e: Emitter, words: Value, row: Value, column: int) -> Value:
+    """The address of a word: ``column`` from the start of a row."""
+    return e.offset(e.b.gep(words, [row], source_etype=I32), 4 * column)
+
+
+def _transposed(e: Emitter, rows: list[Value]) -> list[Value]:
+    """A square of words given by rows, by columns: halves are exchanged, then quarters, ..."""
+    rows, side = list(rows), len(rows)
+    distance = side // 2
+    while distance:
+        for i in range(side):
+            if not i & distance:
+                a, b = rows[i], rows[i | distance]
+                low = [j if not j & distance else side + j - distance for j in range(side)]
+                high = [j + distance if not j & distance else side + j for j in range(side)]
+                rows[i] = e.b.shuffle_vector(a, b, ir.Constant(ints(32, side), low))
+                rows[i | distance] = e.b.shuffle_vector(a, b, ir.Constant(ints(32, side), high))
+        distance //= 2
+    return rows
+
+
 @effect("tcgen05.ld.sync.aligned.32x32b.x<n>.b32", n=_COUNTS)
 def load(e: Emitter, *, n: str) -> None:
     count = int(n)
@@ -55,12 +84,15 @@ def load(e: Emitter, *, n: str) -> None:
             flags = e.b.load(e.offset(row, i), typ=whole.type, align=1)
             e.python_if(e.b.icmp_unsigned("!=", flags, whole))
     places = [e.target_place(i) if width else None for i, width in enumerate(e.form.targets)]
-    with e.loop(LANES) as lane:
-        row = e.b.gep(words, [_row(e, start, lane)], source_etype=I32)
-        for i, place in enumerate(places):
-            if place is not None:
-                word = e.b.load(e.offset(row, 4 * i), typ=I32)
-                e.b.store(word, e.b.gep(place, [lane], source_etype=I32))
+    side = min(count, _SIDE)
+    with e.loop(LANES // side) as block:
+        lane = e.b.mul(block, ir.Constant(I64, side))
+        for column in range(0, count, side):
+            rows = [_chunk(e, words, _row(e, start, _plus(e, lane, i)), column) for i in range(side)]
+            chunks = _transposed(e, [e.b.load(row, typ=ints(32, side), align=4) for row in rows])
+            for chunk, place in zip(chunks, places[column : column + side], strict=True):
+                if place is not None:
+                    e.b.store(chunk, e.b.gep(place, [lane], source_etype=I32), align=4)
 
 
 @effect("tcgen05.st.sync.aligned.32x32b.x<n>.b32", n=_COUNTS)
@@ -72,10 +104,15 @@ def store(e: Emitter, *, n: str) -> None:
         e.source_place(2 + i) if width else e.spill(e.source(2 + i, "b32"))
         for i, width in enumerate(e.form.sources[2:])
     ]
+    side = min(count, _SIDE)
+    with e.loop(LANES // side) as block:
+        lane = e.b.mul(block, ir.Constant(I64, side))
+        for column in range(0, count, side):
+            held = [e.b.gep(place, [lane], source_etype=I32) for place in places[column : column + side]]
+            rows = _transposed(e, [e.b.load(place, typ=ints(32, side), align=4) for place in held])
+            for i, row in enumerate(rows):
+                at = _chunk(e, words, _row(e, start, _plus(e, lane, i)), column)
+                e.b.store(row, at, align=4)
     with e.loop(LANES) as lane:
-        index = _row(e, start, lane)
-        row = e.b.gep(words, [index], source_etype=I32)
-        for i, place in enumerate(places):
-            e.b.store(e.element(place, lane, I32), e.offset(row, 4 * i))
         flags = ir.VectorType(ir.IntType(8), count)
-        e.b.store(splat(flags, 1), e.offset(valid, index), align=1)
+        e.b.store(splat(flags, 1), e.offset(valid, _row(e, start, lane)), align=1)
