@@ -1,1 +1,1 @@
-"""Native code for instructions: one small machine-code function for each form that a program uses."""
+"""Native code for instructions: one small function for each form that a program uses."""

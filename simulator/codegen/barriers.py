@@ -1,4 +1,4 @@
-"""mbarrier and bar: the common cases, in which nothing is wrong and all lanes address one object."""
+"""mbarrier and bar: the common cases, where nothing is wrong and all lanes address one object."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ def _settle(e: Emitter, barrier: Value, pending: Value) -> None:
 
 def _note_event(e: Emitter) -> None:
     cluster = _cluster(e)
-    e.set_field(cluster, ClusterState, "events", e.b.add(e.field(cluster, ClusterState, "events"), _ONE))
+    e.set_field(
+        cluster, ClusterState, "events", e.b.add(e.field(cluster, ClusterState, "events"), _ONE)
+    )
 
 
 def _cluster(e: Emitter) -> Value:
@@ -77,7 +79,7 @@ _ORDER, _ANY, _CTA = synchronisation._ORDER, synchronisation._ANY, synchronisati
 
 
 @effect("mbarrier.arrive<o>.<s>.b64", "b64 = [b32]", o=_ORDER, s=_ANY)
-def arrive(e: Emitter, *, s: str) -> None:
+def _native_arrive(e: Emitter, *, s: str) -> None:
     barrier, _ = _mbarrier(e, s)
     count = e.b.zext(e.b.ctpop(e.mask), I64)
     e.python_if(e.b.icmp_signed(">", count, e.field(barrier, Mbarrier, "pending")))
@@ -86,7 +88,7 @@ def arrive(e: Emitter, *, s: str) -> None:
 
 
 @effect("mbarrier.arrive<o>.<s>.b64", "b64 = [b32] u32", o=_ORDER, s=_ANY)
-def arrive_count(e: Emitter, *, s: str) -> None:
+def _arrive_count(e: Emitter, *, s: str) -> None:
     barrier, _ = _mbarrier(e, s)
     each = e.b.zext(e.uniform(2, "u32"), I64)
     count = e.b.mul(each, e.b.zext(e.b.ctpop(e.mask), I64))
@@ -115,7 +117,7 @@ _ACQUIRE = synchronisation._ACQUIRE
 
 @effect("mbarrier.test_wait.parity<o>.<s>.b64", o=_ACQUIRE, s=_CTA)
 @effect("mbarrier.try_wait.parity<o>.<s>.b64", o=_ACQUIRE, s=_CTA)
-def try_wait(e: Emitter, *, s: str) -> None:
+def _try_wait(e: Emitter, *, s: str) -> None:
     barrier, address = _mbarrier(e, s)
     parity = e.b.and_(e.b.zext(e.uniform(2, "u32"), I64), _ONE)
     phase = e.b.and_(e.field(barrier, Mbarrier, "phase"), _ONE)
@@ -213,12 +215,12 @@ def _count_in(e: Emitter, barrier: Value, threads: Value | None) -> Value:
 
 
 @effect("<op>", "u32", op=_SYNC)
-def sync(e: Emitter) -> None:
+def _sync(e: Emitter) -> None:
     _wait(e, *_named(e), None)
 
 
 @effect("<op>", "u32 u32", op=_SYNC)
-def sync_count(e: Emitter) -> None:
+def _sync_count(e: Emitter) -> None:
     _wait(e, *_named(e), _of_all(e, 1))
 
 
@@ -243,7 +245,7 @@ def _go_on(e: Emitter) -> None:
 
 
 @effect("<op>", "u32 u32", op=_ARRIVE)
-def bar_arrive(e: Emitter) -> None:
+def _bar_arrive(e: Emitter) -> None:
     barrier, _ = _named(e)
     _count_in(e, barrier, _of_all(e, 1))
 
@@ -256,7 +258,7 @@ def _cluster_barrier(e: Emitter) -> Value:
 
 
 @effect("barrier.cluster.arrive<o><a>", o=("", ".release", ".relaxed"), a=("", ".aligned"))
-def cluster_arrive(e: Emitter) -> None:
+def _cluster_arrive(e: Emitter) -> None:
     _require_whole(e)
     e.python_if(e.b.icmp_signed(">=", e.warp("cluster_ticket"), _ZERO))
     barrier = _cluster_barrier(e)
@@ -271,7 +273,7 @@ def cluster_arrive(e: Emitter) -> None:
 
 
 @effect("barrier.cluster.wait<o><a>", o=("", ".acquire"), a=("", ".aligned"))
-def cluster_wait(e: Emitter) -> None:
+def _cluster_wait(e: Emitter) -> None:
     ticket = e.warp("cluster_ticket")
     e.python_if(e.b.icmp_signed("<", ticket, _ZERO))
     generation = e.field(_cluster_barrier(e), ClusterBarrier, "generation")

@@ -71,6 +71,7 @@ class _Builder:
     def leave(self, code: int) -> None:
         self.b.ret(ir.Constant(I32, code))
 
+
 class _Driver(_Builder):
     """Builds the function ``i32 run_warp(WarpState*)``."""
 
@@ -117,7 +118,9 @@ class _Driver(_Builder):
         self._resume = self.warp("resume")
         self.choose(self.equal(self._resume, 0), "top", "begin")
         self.at("top")
-        self.choose(self.b.icmp_signed("<=", self.warp("budget"), ir.Constant(I64, 0)), "spent", "join")
+        self.choose(
+            self.b.icmp_signed("<=", self.warp("budget"), ir.Constant(I64, 0)), "spent", "join"
+        )
         self.at("spent")
         self.leave(DONE_TURN)
         self.at("join")
@@ -131,13 +134,15 @@ class _Driver(_Builder):
         self._exit()
 
     def _exit(self) -> None:
-        """The active lanes leave; the warp goes on with lanes that wait on the stack, if any live."""
+        """The active lanes leave; lanes that wait on the stack go on, if any live."""
         mask = self.warp("mask")
         cta = self.b.inttoptr(self.warp("cta"), POINTER)
         self._refuse_exit(cta)
         self.set_warp("alive", self.b.and_(self.warp("alive"), self.b.not_(mask)))
         lanes = self.b.ctpop(mask)
-        self.set_field(cta, CtaState, "threads", self.b.sub(self.field(cta, CtaState, "threads"), lanes))
+        self.set_field(
+            cta, CtaState, "threads", self.b.sub(self.field(cta, CtaState, "threads"), lanes)
+        )
         cluster = self.b.inttoptr(self.warp("cluster"), POINTER)
         barrier = self.b.inttoptr(self.field(cluster, ClusterState, "barrier"), POINTER)
         threads = self.b.sub(self.field(barrier, ClusterBarrier, "threads"), lanes)
@@ -148,7 +153,9 @@ class _Driver(_Builder):
         with self.b.if_then(opens):
             generation = self.field(barrier, ClusterBarrier, "generation")
             self.set_field(barrier, ClusterBarrier, "arrived", 0)
-            self.set_field(barrier, ClusterBarrier, "generation", self.b.add(generation, ir.Constant(I64, 1)))
+            self.set_field(
+                barrier, ClusterBarrier, "generation", self.b.add(generation, ir.Constant(I64, 1))
+            )
             self._note_event(cluster)
         self._note_event(cluster)
         look, take, gone = (self.function.append_basic_block(n) for n in ("look", "take", "gone"))
@@ -170,10 +177,16 @@ class _Driver(_Builder):
             exists = self.b.icmp_signed("!=", held, ir.Constant(I64, 0))
             own = self.b.ptrtoint(self.offset_of(self.state, WarpState, "nothing"), I64)
             barrier = self.b.inttoptr(self.b.select(exists, held, own), POINTER)
-            open_ = self.b.and_(self.b.icmp_signed("!=", self.field(barrier, NamedBarrier, "everyone"), ir.Constant(I64, 0)),
-                                self.b.icmp_signed(">=", self.field(barrier, NamedBarrier, "awaiting"), ir.Constant(I64, 0)))  # fmt: skip
-            uncommon = self.b.or_(uncommon, self.b.and_(exists, open_))
-        refuse, onwards = (self.function.append_basic_block(n) for n in ("refuse_exit", "leave_now"))
+            everyone = self.field(barrier, NamedBarrier, "everyone")
+            awaiting = self.field(barrier, NamedBarrier, "awaiting")
+            awaits = self.b.and_(
+                self.b.icmp_signed("!=", everyone, ir.Constant(I64, 0)),
+                self.b.icmp_signed(">=", awaiting, ir.Constant(I64, 0)),
+            )
+            uncommon = self.b.or_(uncommon, self.b.and_(exists, awaits))
+        refuse, onwards = (
+            self.function.append_basic_block(n) for n in ("refuse_exit", "leave_now")
+        )
         self.b.cbranch(uncommon, refuse, onwards)
         self.b.position_at_end(refuse)
         self.leave(AT_EXIT)
@@ -199,7 +212,9 @@ class _Driver(_Builder):
         entry = self.stack_entry(self.warp("depth"))
         for name in ("block", "reconverges"):
             self.set_warp(name, self.field(entry, StackEntry, name))
-        self.set_warp("mask", self.b.and_(self.field(entry, StackEntry, "mask"), self.warp("alive")))
+        self.set_warp(
+            "mask", self.b.and_(self.field(entry, StackEntry, "mask"), self.warp("alive"))
+        )
 
     def block(self) -> Value:
         """The ``BlockState`` of the current block."""
@@ -254,7 +269,9 @@ class _Driver(_Builder):
         result = self._call(record)
         size = self.b.load(self.b.gep(record, [ir.Constant(I64, 1)], source_etype=I64), typ=I64)
         code.add_incoming(self.b.add(code, size), self.blocks["call"])
-        self.choose(self.b.icmp_signed("==", result, ir.Constant(I32, OK)), "instruction", "blocked")
+        self.choose(
+            self.b.icmp_signed("==", result, ir.Constant(I32, OK)), "instruction", "blocked"
+        )
         self.at("blocked")
         self.set_warp("resume", code)
         self.leave(NEEDS_PYTHON)
@@ -269,7 +286,9 @@ class _Driver(_Builder):
         left = self.b.sub(polling, ir.Constant(I64, 1))
         self.set_warp("polling", self.b.select(self.equal(polling, 0), polling, left))
         kind = self.field(self.current, BlockState, "kind")
-        goto, branch, leave = (self.function.append_basic_block(n) for n in ("goto", "branch", "leave"))
+        goto, branch, leave = (
+            self.function.append_basic_block(n) for n in ("goto", "branch", "leave")
+        )
         switch = self.b.switch(kind, leave)
         switch.add_case(ir.Constant(I64, GOTO), goto)
         switch.add_case(ir.Constant(I64, BRANCH), branch)
@@ -287,12 +306,15 @@ class _Driver(_Builder):
         """Follow a conditional branch, pushing the lanes that go the other way."""
         block = self.current
         held = self._predicate(block)
-        negated = self.b.icmp_signed("!=", self.field(block, BlockState, "negated"), ir.Constant(I64, 0))
+        negated = self.b.icmp_signed(
+            "!=", self.field(block, BlockState, "negated"), ir.Constant(I64, 0)
+        )
         bits = self.b.select(negated, self.b.not_(held), held)
         mask = self.warp("mask")
         taken = self.b.and_(self.b.zext(bits, I64), mask)
         all_, none, some, refuse, split, one = (
-            self.function.append_basic_block(n) for n in ("all", "none", "some", "refuse", "split", "one")
+            self.function.append_basic_block(n)
+            for n in ("all", "none", "some", "refuse", "split", "one")
         )
         self.b.cbranch(self.b.icmp_signed("==", taken, mask), all_, one)
         self.b.position_at_end(one)
@@ -302,7 +324,9 @@ class _Driver(_Builder):
         self.b.position_at_end(none)
         self._follow(block, "otherwise")
         self.b.position_at_end(some)
-        uniform = self.b.icmp_signed("!=", self.field(block, BlockState, "uniform"), ir.Constant(I64, 0))
+        uniform = self.b.icmp_signed(
+            "!=", self.field(block, BlockState, "uniform"), ir.Constant(I64, 0)
+        )
         self.b.cbranch(uniform, refuse, split)
         self.b.position_at_end(refuse)
         self.leave(AT_BRANCH)
@@ -310,7 +334,9 @@ class _Driver(_Builder):
         self.add_warp("instructions", 1)
         meet = self.field(block, BlockState, "reconverges")
         self.push(meet, self.warp("reconverges"), mask)
-        self.push(self.field(block, BlockState, "otherwise"), meet, self.b.and_(mask, self.b.not_(taken)))
+        self.push(
+            self.field(block, BlockState, "otherwise"), meet, self.b.and_(mask, self.b.not_(taken))
+        )
         self.set_warp("block", self.field(block, BlockState, "target"))
         self.set_warp("reconverges", meet)
         self.set_warp("mask", taken)
@@ -338,8 +364,8 @@ class _Rounds(_Builder):
     does, again and again while warps advance, at most ``rounds`` times."""
 
     def __init__(self, module: ir.Module, run_warp: Value) -> None:
-        names = ("entry", "begin_round", "look", "done", "again", "turn", "asleep", "begin", "run", "after", "python",
-                 "end", "next", "stop")  # fmt: skip
+        names = ("entry", "begin_round", "look", "done", "again", "turn", "asleep", "begin", "run",
+                 "after", "python",                  "end", "next", "stop")  # fmt: skip
         super().__init__(module, RUN_ROUNDS, names)
         self._run_warp = run_warp
 
@@ -350,7 +376,9 @@ class _Rounds(_Builder):
         self.set_field(self.state, ClusterState, name, value)
 
     def build(self) -> None:
-        fresh = self.b.and_(self.equal(self.get("cursor"), 0), self.equal(self.get("step"), BEGIN_TURN))
+        fresh = self.b.and_(
+            self.equal(self.get("cursor"), 0), self.equal(self.get("step"), BEGIN_TURN)
+        )
         self.choose(fresh, "begin_round", "look")
         self.at("begin_round")
         rest = self.b.srem(self.get("number"), self.get("sleep"))
@@ -364,7 +392,9 @@ class _Rounds(_Builder):
         self._end_of_round()
         self.at("turn")
         warps = self.b.inttoptr(self.get("warps"), POINTER)
-        warp = self.b.inttoptr(self.b.load(self.b.gep(warps, [cursor], source_etype=I64), typ=I64), POINTER)
+        warp = self.b.inttoptr(
+            self.b.load(self.b.gep(warps, [cursor], source_etype=I64), typ=I64), POINTER
+        )
         switch = self.b.switch(self.get("step"), self.blocks["end"])
         switch.add_case(ir.Constant(I64, BEGIN_TURN), self.blocks["asleep"])
         switch.add_case(ir.Constant(I64, CONTINUE_TURN), self.blocks["run"])
@@ -410,7 +440,9 @@ class _Rounds(_Builder):
         self.at("end")
         self.set("step", BEGIN_TURN)
         advanced = self.field(warp, WarpState, "advanced")
-        sleeps = self.b.icmp_signed("!=", self.field(warp, WarpState, "blocked"), ir.Constant(I64, 0))
+        sleeps = self.b.icmp_signed(
+            "!=", self.field(warp, WarpState, "blocked"), ir.Constant(I64, 0)
+        )
         since = self.b.select(sleeps, self.get("events"), ir.Constant(I64, -1))
         self.set_field(warp, WarpState, "asleep_since", since)
         self.set("advanced", self.b.or_(self.get("advanced"), advanced))

@@ -186,7 +186,9 @@ class Emitter:
         """A scalar in every lane."""
         kind = ir.VectorType(scalar.type, LANES)
         single = self.b.insert_element(ir.Constant(kind, ir.Undefined), scalar, ir.Constant(I32, 0))
-        return self.b.shuffle_vector(single, ir.Constant(kind, ir.Undefined), ir.Constant(ints(32), [0] * LANES))
+        return self.b.shuffle_vector(
+            single, ir.Constant(kind, ir.Undefined), ir.Constant(ints(32), [0] * LANES)
+        )
 
     def bits_of(self, flags: Value) -> Value:
         """<32 x i1> as 32 bits."""
@@ -200,7 +202,9 @@ class Emitter:
         """The lanes in which the instruction acts, as 32 bits."""
         mask = self.b.trunc(self.warp("mask"), I32)
         if self.form.guard:
-            held = self.flags(self.place(self.word(len(self.form.targets) + len(self.form.sources))))
+            held = self.flags(
+                self.place(self.word(len(self.form.targets) + len(self.form.sources)))
+            )
             bits = self.bits_of(held)
             mask = self.b.and_(mask, bits if self.form.guard == "+" else self.b.not_(bits))
             if self.entry.kind is not Kind.PURE:
@@ -237,12 +241,16 @@ class Emitter:
     def intrinsic(self, name: str, *operands: Value) -> Value:
         """An LLVM intrinsic on vectors of one type, with the result of that type."""
         kind = operands[0].type
-        scalar = {ir.FloatType(): "f32", ir.DoubleType(): "f64"}.get(kind.element) or f"i{kind.element.width}"
+        scalar = {ir.FloatType(): "f32", ir.DoubleType(): "f64"}.get(
+            kind.element
+        ) or f"i{kind.element.width}"
         symbol = f"llvm.{name}.v{kind.count}{scalar}"
         module = self.function.module
         function = module.globals.get(symbol)
         if function is None:
-            function = ir.Function(module, ir.FunctionType(kind, [o.type for o in operands]), symbol)
+            function = ir.Function(
+                module, ir.FunctionType(kind, [o.type for o in operands]), symbol
+            )
         return self.b.call(function, operands)
 
     # 3. Control

@@ -53,31 +53,31 @@ def _finish(e: Emitter, x: Value, ftz: str) -> Value:
 
 @pure("<op><mode><ftz>.<t>", op=("add", "sub"), mode=_NEAREST, ftz=_FTZ, t=_PLAIN)
 @pure("<op><mode><ftz>.<t>", op=("mul",), mode=_NEAREST, ftz=("",), t=_PLAIN)
-def arithmetic(e: Emitter, a: Value, b: Value, *, op: str, ftz: str) -> Value:
+def _arithmetic(e: Emitter, a: Value, b: Value, *, op: str, ftz: str) -> Value:
     if ftz:
         a, b = flush(e, a), flush(e, b)
     return _finish(e, {"add": e.b.fadd, "sub": e.b.fsub, "mul": e.b.fmul}[op](a, b), ftz)
 
 
 @pure("fma.rn.<t>", t=_PLAIN)
-def fma(e: Emitter, a: Value, b: Value, c: Value) -> Value:
+def _fma(e: Emitter, a: Value, b: Value, c: Value) -> Value:
     return canonical(e, e.intrinsic("fma", a, b, c))
 
 
 @pure("abs<ftz>.f32", ftz=_FTZ)
-def abs_(e: Emitter, a: Value, *, ftz: str) -> Value:
+def _abs(e: Emitter, a: Value, *, ftz: str) -> Value:
     bits = _words(e, flush(e, a) if ftz else a)
     return canonical(e, _floats(e, e.b.and_(bits, splat(bits.type, _NAN))))
 
 
 @pure("neg<ftz>.f32", ftz=_FTZ)
-def neg(e: Emitter, a: Value, *, ftz: str) -> Value:
+def _neg(e: Emitter, a: Value, *, ftz: str) -> Value:
     bits = _words(e, flush(e, a) if ftz else a)
     return canonical(e, _floats(e, e.b.xor(bits, splat(bits.type, _SIGN))))
 
 
 @pure("copysign.f32")
-def copysign(e: Emitter, a: Value, b: Value) -> Value:
+def _copysign(e: Emitter, a: Value, b: Value) -> Value:
     sign = e.b.and_(_words(e, a), splat(ints(32), _SIGN))
     return _floats(e, e.b.or_(sign, e.b.and_(_words(e, b), splat(ints(32), _NAN))))
 
@@ -99,7 +99,7 @@ def _extreme(e: Emitter, a: Value, b: Value, op: str, nan: str) -> Value:
 
 
 @pure("<op><ftz><nan>.f32", op=("min", "max"), ftz=_FTZ, nan=("", ".NaN"))
-def extreme(e: Emitter, *operands: Value, op: str, ftz: str, nan: str) -> Value:
+def _native_extreme(e: Emitter, *operands: Value, op: str, ftz: str, nan: str) -> Value:
     first, *rest = [flush(e, x) for x in operands] if ftz else operands
     for other in rest:
         first = _extreme(e, first, other, op, nan)
@@ -111,7 +111,15 @@ def extreme(e: Emitter, *operands: Value, op: str, ftz: str, nan: str) -> Value:
 _INTEGER = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
             "lo": "<", "ls": "<=", "hi": ">", "hs": ">="}  # fmt: skip
 _ORDERED = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "num": "ord"}
-_UNORDERED = {"equ": "==", "neu": "!=", "ltu": "<", "leu": "<=", "gtu": ">", "geu": ">=", "nan": "uno"}
+_UNORDERED = {
+    "equ": "==",
+    "neu": "!=",
+    "ltu": "<",
+    "leu": "<=",
+    "gtu": ">",
+    "geu": ">=",
+    "nan": "uno",
+}
 _COMBINE = ("and", "or", "xor")
 _TYPES = {
     op: tuple(f"{s}{n}" for s in signs for n in (16, 32, 64))
@@ -143,22 +151,24 @@ def _results(e: Emitter, flags: Value, rest: tuple[Value, ...], how: str) -> Any
     return both[: len(e.targets)]
 
 
-def setp_integer(e: Emitter, a: Value, b: Value, *rest: Value, op: str, t: str, how: str) -> Any:
+def _setp_integer(e: Emitter, a: Value, b: Value, *rest: Value, op: str, t: str, how: str) -> Any:
     return _results(e, _integer(e, a, b, op, t), rest, how)
 
 
 for _op, _types in _TYPES.items():
-    pure("setp.<op>.<t>", op=(_op,), t=_types, how=("",))(setp_integer)
-    pure("setp.<op>.<how>.<t>", op=(_op,), t=_types, how=_COMBINE)(setp_integer)
+    pure("setp.<op>.<t>", op=(_op,), t=_types, how=("",))(_setp_integer)
+    pure("setp.<op>.<how>.<t>", op=(_op,), t=_types, how=_COMBINE)(_setp_integer)
 
 
 @pure("setp.<op><ftz>.f32", op=(*_ORDERED, *_UNORDERED), ftz=_FTZ)
-def setp_float(e: Emitter, a: Value, b: Value, *, op: str, ftz: str) -> Any:
+def _setp_float(e: Emitter, a: Value, b: Value, *, op: str, ftz: str) -> Any:
     return _results(e, _float(e, a, b, op, ftz), (), "")
 
 
 @pure("setp.<op>.<how><ftz>.f32", op=(*_ORDERED, *_UNORDERED), how=_COMBINE, ftz=_FTZ)
-def setp_float_combined(e: Emitter, a: Value, b: Value, c: Value, *, op: str, how: str, ftz: str) -> Any:
+def _setp_float_combined(
+    e: Emitter, a: Value, b: Value, c: Value, *, op: str, how: str, ftz: str
+) -> Any:
     return _results(e, _float(e, a, b, op, ftz), (c,), how)
 
 
@@ -166,7 +176,7 @@ _SELECTED = ("b16", "b32", "b64", "u16", "u32", "u64", "s16", "s32", "s64", "f32
 
 
 @pure("selp.<t>", t=_SELECTED)
-def selp(e: Emitter, a: Value, b: Value, c: Value) -> Value:
+def _selp(e: Emitter, a: Value, b: Value, c: Value) -> Value:
     return e.b.select(c, a, b)
 
 
@@ -176,7 +186,7 @@ _SCALARS = ("pred", "b16", "u16", "s16", "b32", "u32", "s32", "f32", "b64", "u64
 
 
 @pure("mov.<t>", "<t> = <t>", t=_SCALARS)
-def mov(e: Emitter, a: Value) -> Value:
+def _mov(e: Emitter, a: Value) -> Value:
     return a
 
 
@@ -185,7 +195,7 @@ def mov(e: Emitter, a: Value) -> Value:
 @pure("mov.<t>", "<t> = (<p>*2)", t=("b64",), p=("b32",))
 @pure("mov.<t>", "<t> = (<p>*4)", t=("b32",), p=("b8",))
 @pure("mov.<t>", "<t> = (<p>*4)", t=("b64",), p=("b16",))
-def pack(e: Emitter, parts: tuple[Value, ...], *, t: str, p: str) -> Value:
+def _pack(e: Emitter, parts: tuple[Value, ...], *, t: str, p: str) -> Value:
     kind, result = ints(BITS[t]), splat(ints(BITS[t]), 0)
     for i, part in enumerate(parts):
         result = e.b.or_(result, e.b.shl(e.b.zext(part, kind), splat(kind, i * BITS[p])))
@@ -197,7 +207,7 @@ def pack(e: Emitter, parts: tuple[Value, ...], *, t: str, p: str) -> Value:
 @pure("mov.<t>", "(<p>*2) = <t>", t=("b64",), p=("b32",))
 @pure("mov.<t>", "(<p>*4) = <t>", t=("b32",), p=("b8",))
 @pure("mov.<t>", "(<p>*4) = <t>", t=("b64",), p=("b16",))
-def unpack(e: Emitter, a: Value, *, p: str) -> Any:
+def _unpack(e: Emitter, a: Value, *, p: str) -> Any:
     kind = ints(BITS[p])
     return tuple(
         e.b.trunc(e.b.lshr(a, splat(a.type, i * BITS[p])), kind) for i in range(len(e.targets))
@@ -205,7 +215,7 @@ def unpack(e: Emitter, a: Value, *, p: str) -> Any:
 
 
 @pure("cvta.<s>.u64", s=("param", "global", "to.param", "to.global"))
-def cvta(e: Emitter, a: Value) -> Value:
+def _cvta(e: Emitter, a: Value) -> Value:
     return a
 
 
@@ -215,7 +225,7 @@ _INTEGERS = ("u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64")
 
 
 @pure("cvt.<d>.<s>", d=_INTEGERS, s=_INTEGERS)
-def cvt_integer(e: Emitter, a: Value, *, d: str, s: str) -> Value:
+def _cvt_integer(e: Emitter, a: Value, *, d: str, s: str) -> Value:
     if BITS[d] == BITS[s]:
         return a
     if BITS[d] < BITS[s]:
@@ -224,12 +234,12 @@ def cvt_integer(e: Emitter, a: Value, *, d: str, s: str) -> Value:
 
 
 @pure("cvt.rn.f32.<s>", s=("u8", "u16", "u32", "s8", "s16", "s32"))
-def f32_from_integer(e: Emitter, a: Value, *, s: str) -> Value:
+def _f32_from_integer(e: Emitter, a: Value, *, s: str) -> Value:
     return (e.b.sitofp if s.startswith("s") else e.b.uitofp)(a, lane_type("f32"))
 
 
 @pure("cvt.f32.bf16")
-def f32_from_bf16(e: Emitter, a: Value) -> Value:
+def _f32_from_bf16(e: Emitter, a: Value) -> Value:
     return _floats(e, e.b.shl(e.b.zext(a, ints(32)), splat(ints(32), 16)))
 
 
@@ -268,18 +278,18 @@ def _e4m3(e: Emitter, x: Value) -> Value:
 
 
 @pure("cvt.rn.<d>.f32", d=("bf16x2", "f16x2"))
-def cvt_pair(e: Emitter, a: Value, b: Value, *, d: str) -> Value:
+def _cvt_pair(e: Emitter, a: Value, b: Value, *, d: str) -> Value:
     code = _bf16 if d == "bf16x2" else _f16
     return e.b.or_(e.b.shl(code(e, a), splat(ints(32), 16)), code(e, b))
 
 
 @pure("cvt.rn.<d>.f32", d=("bf16", "f16"))
-def cvt_half(e: Emitter, a: Value, *, d: str) -> Value:
+def _cvt_half(e: Emitter, a: Value, *, d: str) -> Value:
     return e.b.trunc((_bf16 if d == "bf16" else _f16)(e, a), ints(16))
 
 
 @pure("cvt.rn.satfinite.e4m3x2.f32")
-def cvt_e4m3x2(e: Emitter, a: Value, b: Value) -> Value:
+def _cvt_e4m3x2(e: Emitter, a: Value, b: Value) -> Value:
     both = e.b.or_(e.b.shl(_e4m3(e, a), splat(ints(32), 8)), _e4m3(e, b))
     return e.b.trunc(both, ints(16))
 
@@ -298,7 +308,7 @@ def _single(e: Emitter, x: Value, ftz: str) -> Value:
 
 
 @pure("<f>.approx<ftz>.f32", f=("rcp", "sqrt", "rsqrt"), ftz=_FTZ)
-def algebraic(e: Emitter, a: Value, *, f: str, ftz: str) -> Value:
+def _algebraic(e: Emitter, a: Value, *, f: str, ftz: str) -> Value:
     x = _double(e, a, ftz)
     if f != "rcp":
         x = e.intrinsic("sqrt", x)
@@ -311,7 +321,9 @@ def lg2(e: Emitter, a: Value, *, ftz: str) -> Value:
     values, results = e.spill(_double(e, a, ftz)), e.room(_DOUBLES)
     double = ir.DoubleType()
     module = e.function.module
-    function = module.globals.get("log2") or ir.Function(module, ir.FunctionType(double, [double]), "log2")
+    function = module.globals.get("log2") or ir.Function(
+        module, ir.FunctionType(double, [double]), "log2"
+    )
     with e.loop(LANES) as lane:
         result = e.b.call(function, [e.element(values, lane, double)])
         e.b.store(result, e.b.gep(results, [lane], source_etype=double))

@@ -1,7 +1,7 @@
 """A decoded program as native code sees it: instruction records, blocks, and places for registers.
 
-Registers that live in one block only share a small area that all warps use in turn, so that it stays
-in the nearest cache; the others have places of their own in each warp.
+Registers that live in one block only share a small area that all warps use in turn, so that it
+stays in the nearest cache; the others have places of their own in each warp.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _specials(program: Program) -> Iterator[_SPECIAL]:
 
 
 def _local_registers(program: Program) -> dict[int, list[int]]:
-    """By block: the registers that occur in it alone and are written there, unguarded, before use."""
+    """By block: the registers that occur in it alone and are written, unguarded, before use."""
     home: dict[int, int] = {}
     shared: set[int] = set()
     for index, block in enumerate(program.blocks):
@@ -199,9 +199,11 @@ class Image:
     of the barriers that the program names.
     """
 
-    def __init__(self, program: Program, layout: Layout, functions: Mapping[Form, int], python: int) -> None:
-        """``functions`` holds the address of each form; ``python`` is that of a function that always
-        asks for Python."""
+    def __init__(
+        self, program: Program, layout: Layout, functions: Mapping[Form, int], python: int
+    ) -> None:
+        """``functions`` holds the address of each form, ``python`` that of a function that asks for
+        Python."""
         self.layout = layout
         self.named_barriers = _named_barriers(program)
         words: list[int] = []

@@ -24,32 +24,32 @@ def _signed(t: str) -> bool:
 
 
 @pure("add.<t>", t=(*_TYPES, *_PAIRS))
-def add(e: Emitter, a: Value, b: Value) -> Value:
+def _add(e: Emitter, a: Value, b: Value) -> Value:
     return e.b.add(a, b)
 
 
 @pure("sub.<t>", t=_TYPES)
-def sub(e: Emitter, a: Value, b: Value) -> Value:
+def _sub(e: Emitter, a: Value, b: Value) -> Value:
     return e.b.sub(a, b)
 
 
 @pure("neg.<t>", t=_SIGNED)
-def neg(e: Emitter, a: Value) -> Value:
+def _neg(e: Emitter, a: Value) -> Value:
     return e.b.neg(a)
 
 
 @pure("abs.<t>", t=_SIGNED)
-def abs_(e: Emitter, a: Value) -> Value:
+def _abs(e: Emitter, a: Value) -> Value:
     return e.b.select(e.b.icmp_signed("<", a, splat(a.type, 0)), e.b.neg(a), a)
 
 
 @pure("mul.lo.<t>", t=_TYPES)
-def mul_lo(e: Emitter, a: Value, b: Value) -> Value:
+def _mul_lo(e: Emitter, a: Value, b: Value) -> Value:
     return e.b.mul(a, b)
 
 
 @pure("mad.lo.<t>", t=_TYPES)
-def mad_lo(e: Emitter, a: Value, b: Value, c: Value) -> Value:
+def _mad_lo(e: Emitter, a: Value, b: Value, c: Value) -> Value:
     return e.b.add(e.b.mul(a, b), c)
 
 
@@ -59,28 +59,28 @@ def _extend(e: Emitter, a: Value, t: str) -> Value:
 
 
 @pure("mul.wide.<t>", t=tuple(_WIDE))
-def mul_wide(e: Emitter, a: Value, b: Value, *, t: str) -> Value:
+def _mul_wide(e: Emitter, a: Value, b: Value, *, t: str) -> Value:
     return e.b.mul(_extend(e, a, t), _extend(e, b, t))
 
 
 @pure("mad.wide.<t>", t=tuple(_WIDE))
-def mad_wide(e: Emitter, a: Value, b: Value, c: Value, *, t: str) -> Value:
-    return e.b.add(mul_wide(e, a, b, t=t), c)
+def _mad_wide(e: Emitter, a: Value, b: Value, c: Value, *, t: str) -> Value:
+    return e.b.add(_mul_wide(e, a, b, t=t), c)
 
 
 @pure("mul.hi.<t>", t=(*_WIDE, "u64", "s64"))
-def mul_hi(e: Emitter, a: Value, b: Value, *, t: str) -> Value:
-    product = mul_wide(e, a, b, t=t)
+def _mul_hi(e: Emitter, a: Value, b: Value, *, t: str) -> Value:
+    product = _mul_wide(e, a, b, t=t)
     return e.b.trunc(e.b.lshr(product, splat(product.type, BITS[t])), a.type)
 
 
 @pure("mad.hi.<t>", t=(*_WIDE, "u64", "s64"))
-def mad_hi(e: Emitter, a: Value, b: Value, c: Value, *, t: str) -> Value:
-    return e.b.add(mul_hi(e, a, b, t=t), c)
+def _mad_hi(e: Emitter, a: Value, b: Value, c: Value, *, t: str) -> Value:
+    return e.b.add(_mul_hi(e, a, b, t=t), c)
 
 
 @pure("sad.<t>", t=_TYPES)
-def sad(e: Emitter, a: Value, b: Value, c: Value, *, t: str) -> Value:
+def _sad(e: Emitter, a: Value, b: Value, c: Value, *, t: str) -> Value:
     return e.b.add(c, e.b.sub(_choose(e, a, b, ">", t), _choose(e, a, b, "<", t)))
 
 
@@ -88,21 +88,21 @@ def sad(e: Emitter, a: Value, b: Value, c: Value, *, t: str) -> Value:
 
 
 @pure("div.<t>", t=("u16", "u32", "u64"))
-def div_unsigned(e: Emitter, a: Value, b: Value) -> Value:
+def _div_unsigned(e: Emitter, a: Value, b: Value) -> Value:
     zero = e.b.icmp_unsigned("==", b, splat(b.type, 0))
     quotient = e.b.udiv(a, e.b.select(zero, splat(b.type, 1), b))
     return e.b.select(zero, splat(b.type, -1), quotient)
 
 
 @pure("rem.<t>", t=("u16", "u32", "u64"))
-def rem_unsigned(e: Emitter, a: Value, b: Value) -> Value:
+def _rem_unsigned(e: Emitter, a: Value, b: Value) -> Value:
     zero = e.b.icmp_unsigned("==", b, splat(b.type, 0))
     rest = e.b.urem(a, e.b.select(zero, splat(b.type, 1), b))
     return e.b.select(zero, splat(b.type, -1), rest)
 
 
 @pure("div.<t>", t=("s16", "s32"))
-def div_signed(e: Emitter, a: Value, b: Value, *, t: str) -> Value:
+def _div_signed(e: Emitter, a: Value, b: Value, *, t: str) -> Value:
     zero = e.b.icmp_unsigned("==", b, splat(b.type, 0))
     divisor = _extend(e, e.b.select(zero, splat(b.type, 1), b), t)
     quotient = e.b.trunc(e.b.sdiv(_extend(e, a, t), divisor), a.type)
@@ -110,9 +110,9 @@ def div_signed(e: Emitter, a: Value, b: Value, *, t: str) -> Value:
 
 
 @pure("rem.<t>", t=("s16", "s32"))
-def rem_signed(e: Emitter, a: Value, b: Value, *, t: str) -> Value:
+def _rem_signed(e: Emitter, a: Value, b: Value, *, t: str) -> Value:
     zero = e.b.icmp_unsigned("==", b, splat(b.type, 0))
-    rest = e.b.sub(a, e.b.mul(b, div_signed(e, a, b, t=t)))
+    rest = e.b.sub(a, e.b.mul(b, _div_signed(e, a, b, t=t)))
     return e.b.select(zero, splat(b.type, -1), rest)
 
 
@@ -125,17 +125,17 @@ def _choose(e: Emitter, a: Value, b: Value, sign: str, t: str) -> Value:
 
 
 @pure("min.<t>", t=(*_TYPES, *_PAIRS))
-def min_(e: Emitter, a: Value, b: Value, *, t: str) -> Value:
+def _min(e: Emitter, a: Value, b: Value, *, t: str) -> Value:
     return _choose(e, a, b, "<", t)
 
 
 @pure("max.<t>", t=(*_TYPES, *_PAIRS))
-def max_(e: Emitter, a: Value, b: Value, *, t: str) -> Value:
+def _max(e: Emitter, a: Value, b: Value, *, t: str) -> Value:
     return _choose(e, a, b, ">", t)
 
 
 @pure("<op>.relu.<t>", op=("min", "max"), t=("s32", "s16x2"))
-def relu(e: Emitter, a: Value, b: Value, *, op: str, t: str) -> Value:
+def _relu(e: Emitter, a: Value, b: Value, *, op: str, t: str) -> Value:
     chosen = _choose(e, a, b, "<" if op == "min" else ">", t)
     return _choose(e, chosen, splat(a.type, 0), ">", t)
 
@@ -144,17 +144,17 @@ def relu(e: Emitter, a: Value, b: Value, *, op: str, t: str) -> Value:
 
 
 @pure("<op>.<t>", op=("and", "or", "xor"), t=("pred", *_BITS))
-def logic(e: Emitter, a: Value, b: Value, *, op: str) -> Value:
+def _logic(e: Emitter, a: Value, b: Value, *, op: str) -> Value:
     return {"and": e.b.and_, "or": e.b.or_, "xor": e.b.xor}[op](a, b)
 
 
 @pure("not.<t>", t=("pred", *_BITS))
-def not_(e: Emitter, a: Value) -> Value:
+def _not(e: Emitter, a: Value) -> Value:
     return e.b.not_(a)
 
 
 @pure("cnot.<t>", t=_BITS)
-def cnot(e: Emitter, a: Value) -> Value:
+def _cnot(e: Emitter, a: Value) -> Value:
     return e.b.zext(e.b.icmp_unsigned("==", a, splat(a.type, 0)), a.type)
 
 
@@ -176,17 +176,17 @@ def _shift(e: Emitter, a: Value, n: Value, how: str) -> Value:
 
 
 @pure("shl.<t>", t=_BITS)
-def shl(e: Emitter, a: Value, n: Value) -> Value:
+def _shl(e: Emitter, a: Value, n: Value) -> Value:
     return _shift(e, a, n, "shl")
 
 
 @pure("shr.<t>", t=(*_BITS, *_UNSIGNED, *_SIGNED))
-def shr(e: Emitter, a: Value, n: Value, *, t: str) -> Value:
+def _shr(e: Emitter, a: Value, n: Value, *, t: str) -> Value:
     return _shift(e, a, n, "ashr" if _signed(t) else "lshr")
 
 
 @pure("shf.<side>.<mode>.b32", side=("l", "r"), mode=("clamp", "wrap"))
-def shf(e: Emitter, a: Value, b: Value, c: Value, *, side: str, mode: str) -> Value:
+def _shf(e: Emitter, a: Value, b: Value, c: Value, *, side: str, mode: str) -> Value:
     if mode == "wrap":
         n = e.b.and_(c, splat(c.type, 31))
     else:
@@ -211,7 +211,7 @@ def lop3(e: Emitter, a: Value, b: Value, c: Value, table: Value) -> Value:
 
 
 @pure("prmt.b32")
-def prmt(e: Emitter, a: Value, b: Value, c: Value) -> Value:
+def _prmt(e: Emitter, a: Value, b: Value, c: Value) -> Value:
     wide, result = ints(64), splat(ints(32), 0)
     both = e.b.or_(e.b.zext(a, wide), e.b.shl(e.b.zext(b, wide), splat(wide, 32)))
     for i in range(4):
@@ -229,12 +229,12 @@ def prmt(e: Emitter, a: Value, b: Value, c: Value) -> Value:
 
 
 @pure("popc.<t>", t=("b32", "b64"))
-def popc(e: Emitter, a: Value) -> Value:
+def _popc(e: Emitter, a: Value) -> Value:
     return _word(e, e.intrinsic("ctpop", a))
 
 
 @pure("clz.<t>", t=("b32", "b64"))
-def clz(e: Emitter, a: Value) -> Value:
+def _clz(e: Emitter, a: Value) -> Value:
     return _word(e, e.intrinsic("ctpop", e.b.not_(_below(e, a))))
 
 
@@ -246,7 +246,7 @@ def _below(e: Emitter, a: Value) -> Value:
 
 
 @pure("brev.<t>", t=("b32", "b64"))
-def brev(e: Emitter, a: Value) -> Value:
+def _brev(e: Emitter, a: Value) -> Value:
     return e.intrinsic("bitreverse", a)
 
 
@@ -260,14 +260,14 @@ def _ones(e: Emitter, count: Value, kind: Any) -> Value:
 
 
 @pure("bfe.<t>", t=("u32", "u64"))
-def bfe(e: Emitter, a: Value, position: Value, length: Value) -> Value:
+def _bfe(e: Emitter, a: Value, position: Value, length: Value) -> Value:
     low = splat(position.type, 255)
     moved = _shift(e, a, e.b.and_(position, low), "lshr")
     return e.b.and_(moved, _ones(e, e.b.and_(length, low), a.type))
 
 
 @pure("bfi.<t>", t=("b32", "b64"))
-def bfi(e: Emitter, a: Value, b: Value, position: Value, length: Value) -> Value:
+def _bfi(e: Emitter, a: Value, b: Value, position: Value, length: Value) -> Value:
     low = splat(position.type, 255)
     start = e.b.and_(position, low)
     field = _shift(e, _ones(e, e.b.and_(length, low), a.type), start, "shl")

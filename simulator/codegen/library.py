@@ -96,7 +96,12 @@ def _version() -> str:
     """Everything that machine code depends on beside the form."""
     texts = [p.read_bytes() for p in sorted(Path(__file__).parent.glob("*.py"))]
     host = (llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
-    parts = (hashlib.sha256(b"".join(texts)).hexdigest(), llvmlite.__version__, llvm.llvm_version_info, *host)
+    parts = (
+        hashlib.sha256(b"".join(texts)).hexdigest(),
+        llvmlite.__version__,
+        llvm.llvm_version_info,
+        *host,
+    )
     return repr(parts)
 
 

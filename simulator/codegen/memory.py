@@ -1,4 +1,4 @@
-"""Loads and stores: the addresses are checked first, all lanes at once; then the lanes act in order.
+"""Loads and stores: addresses are checked first, all lanes at once; then the lanes act in order.
 
 Whatever a check refuses is left to the table's function, which finds out what is wrong, or handles
 the case: lanes in several allocations, several CTAs, generic addresses.
@@ -29,7 +29,9 @@ def _addresses(e: Emitter, leaf: int, kind: str) -> Value:
     return e.b.add(base, e.splat_of(offset))
 
 
-def _copy(e: Emitter, memory_at: Value, registers: list[Value], lane: Value, t: str, *, load: bool) -> None:
+def _copy(
+    e: Emitter, memory_at: Value, registers: list[Value], lane: Value, t: str, *, load: bool
+) -> None:
     """Move one lane's consecutive items between memory and registers (None for a sink)."""
     size = BITS[t] // 8
     for i, (place, width) in enumerate(registers):
@@ -44,9 +46,7 @@ def _copy(e: Emitter, memory_at: Value, registers: list[Value], lane: Value, t: 
 
 
 def _targets(e: Emitter) -> list[Any]:
-    return [
-        (e.target_place(i) if width else None, width) for i, width in enumerate(e.form.targets)
-    ]
+    return [(e.target_place(i) if width else None, width) for i, width in enumerate(e.form.targets)]
 
 
 def _sources(e: Emitter, first: int, t: str, count: int) -> list[Any]:
@@ -60,7 +60,7 @@ def _valid_word(bits: int) -> ir.Constant:
 
 
 def _require_valid(e: Emitter, at: Value, t: str, count: int) -> None:
-    """Leave to Python a read of bytes that nobody wrote; ``at`` is where a lane's valid bytes are."""
+    """Leave to Python a read of bytes that nobody wrote; ``at`` is where the valid bytes are."""
     bits = BITS[t]
     for i in range(count):
         word = e.b.load(e.offset(at, i * bits // 8), typ=ir.IntType(bits), align=1)
@@ -76,10 +76,12 @@ def _mark_valid(e: Emitter, at: Value, t: str, count: int) -> None:
 
 
 @effect("ld.param<v>.<t>", v=_VECTORS, t=_TYPES)
-def load_param(e: Emitter, *, v: str, t: str) -> None:
+def _load_param(e: Emitter, *, v: str, t: str) -> None:
     size = BITS[t] // 8
     start = e.b.sub(e.b.add(e.uniform(0, "b64"), e.immediate(1)), ir.Constant(I64, PARAM_WINDOW))
-    room = e.b.sub(e.field(e.cta, CtaState, "parameter_bytes"), ir.Constant(I64, size * len(e.targets)))
+    room = e.b.sub(
+        e.field(e.cta, CtaState, "parameter_bytes"), ir.Constant(I64, size * len(e.targets))
+    )
     e.python_if(e.b.icmp_signed("<", room, ir.Constant(I64, 0)))
     e.python_if(e.b.icmp_unsigned(">", start, room))
     at = e.offset(e.b.inttoptr(e.field(e.cta, CtaState, "parameters"), POINTER), start)
@@ -118,7 +120,7 @@ _SPACES = ("shared", "shared::cta", "shared::cluster")
 
 
 @effect("ld<o>.<space><v>.<t>", o=("", *memory._LOAD_ORDER), space=_SPACES, v=_VECTORS, t=_TYPES)
-def load_shared(e: Emitter, *, space: str, t: str) -> None:
+def _load_shared(e: Emitter, *, space: str, t: str) -> None:
     count = len(e.targets)
     cta, offsets = _shared(e, 0, BITS[t] // 8 * count, cluster=space == "shared::cluster")
     data, valid = _base(e, cta, "shared"), _base(e, cta, "shared_valid")
@@ -131,7 +133,7 @@ def load_shared(e: Emitter, *, space: str, t: str) -> None:
 
 
 @effect("st<o>.<space><v>.<t>", o=("", *memory._STORE_ORDER), space=_SPACES, v=_VECTORS, t=_TYPES)
-def store_shared(e: Emitter, *, space: str, t: str) -> None:
+def _store_shared(e: Emitter, *, space: str, t: str) -> None:
     count = len(e.form.sources) - 2
     cta, offsets = _shared(e, 0, BITS[t] // 8 * count, cluster=space == "shared::cluster")
     data, valid = _base(e, cta, "shared"), _base(e, cta, "shared_valid")
@@ -186,7 +188,7 @@ def _tracked(e: Emitter, region: Value) -> tuple[Value, Value]:
 
 @effect("ld.global<c><v>.<t>", c=memory._LOAD_CACHE, v=_VECTORS, t=_TYPES)
 @effect("ld<c>.global<v>.<t>", c=memory._LOAD_ORDER, v=_VECTORS, t=_TYPES)
-def load_global(e: Emitter, *, t: str) -> None:
+def _load_global(e: Emitter, *, t: str) -> None:
     count = len(e.targets)
     region, addresses = _region(e, BITS[t] // 8 * count)
     tracked, valid = _tracked(e, region)
@@ -201,7 +203,7 @@ def load_global(e: Emitter, *, t: str) -> None:
 
 @effect("st.global<c><v>.<t>", c=memory._STORE_CACHE, v=_VECTORS, t=_TYPES)
 @effect("st<c>.global<v>.<t>", c=memory._STORE_ORDER, v=_VECTORS, t=_TYPES)
-def store_global(e: Emitter, *, t: str) -> None:
+def _store_global(e: Emitter, *, t: str) -> None:
     count = len(e.form.sources) - 2
     region, addresses = _region(e, BITS[t] // 8 * count)
     tracked, valid = _tracked(e, region)

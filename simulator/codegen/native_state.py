@@ -32,7 +32,7 @@ _ALIGN: Final = 64
 
 
 class NativeWarp:
-    """A warp's native state, and its registers as a sequence of arrays, for the table's functions."""
+    """A warp's native state, and its registers as arrays for the table's functions."""
 
     def __init__(self, cluster: NativeCluster, image: Image, kinds: tuple[str, ...]) -> None:
         self.cluster = cluster
@@ -153,7 +153,7 @@ class NativeWarp:
 
 
 class NativeCluster:
-    """What native code needs to know of a cluster: its CTAs and warps, parameters, global memory."""
+    """What native code knows of a cluster: its CTAs and warps, parameters, global memory."""
 
     def __init__(self, cluster: Cluster, image: Image, kinds: tuple[str, ...]) -> None:
         self.state = ClusterState()
@@ -205,13 +205,24 @@ class NativeCluster:
         cluster, checks = self.cluster, self.cluster.launch.checks
         state.rank, state.threads, state.warp_count = cta.rank, cta.threads, len(cta.warps)
         state.ctas, state.cta_count = ctypes.addressof(self._ctas), len(self._ctas)
-        state.shared, state.shared_valid = address_of(cta.shared.bytes), address_of(cta.shared.valid)
+        state.shared, state.shared_valid = (
+            address_of(cta.shared.bytes),
+            address_of(cta.shared.valid),
+        )
         state.shared_size = cta.shared.size
         state.check_shared = state.check_tensor = checks.initialisation
-        state.parameters, state.parameter_bytes = address_of(self._parameters), len(cluster.parameters)
-        state.regions, state.region_count = ctypes.addressof(self._regions), len(cluster.memory.regions)
+        state.parameters, state.parameter_bytes = (
+            address_of(self._parameters),
+            len(cluster.parameters),
+        )
+        state.regions, state.region_count = (
+            ctypes.addressof(self._regions),
+            len(cluster.memory.regions),
+        )
         state.mbarriers = state.tensor = state.named_count = 0
-        ctypes.memset(ctypes.addressof(state) + CtaState.named.offset, 0, ctypes.sizeof(state.named))
+        ctypes.memset(
+            ctypes.addressof(state) + CtaState.named.offset, 0, ctypes.sizeof(state.named)
+        )
         for number in self._image.named_barriers:
             cta.named_barrier(number)
 
@@ -237,7 +248,10 @@ class NativeCluster:
                     state.named[number] = ctypes.addressof(barrier)
             memory = cta.tensor_memory
             if not state.tensor and memory.allocations:
-                state.tensor, state.tensor_valid = address_of(memory.words), address_of(memory.valid)
+                state.tensor, state.tensor_valid = (
+                    address_of(memory.words),
+                    address_of(memory.valid),
+                )
                 state.tensor_owner = address_of(memory.owners)
 
     # Rounds
@@ -258,7 +272,11 @@ class NativeCluster:
         self.cluster.events = self.state.events
         for warp in live:
             state = self.warps[warp].state
-            warp.done, warp.instructions, warp.polls = state.done != 0, state.instructions, state.polls
+            warp.done, warp.instructions, warp.polls = (
+                state.done != 0,
+                state.instructions,
+                state.polls,
+            )
             if waiting:
                 warp.block = state.block
                 self.warps[warp].tell_waiting(warp)

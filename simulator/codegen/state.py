@@ -1,7 +1,7 @@
 """What native code and Python both see: the state of a warp, and the memories of its cluster.
 
-These are C structures at fixed addresses. Python reads and writes them as attributes; native code by
-the offsets of their fields.
+These are C structures at fixed addresses. Python reads and writes them as attributes, native code
+by the offsets of their fields.
 """
 
 from __future__ import annotations
@@ -17,15 +17,20 @@ MAX_STACK = 2 * LANES + 2
 class StackEntry(ctypes.Structure):
     """What ``Warp.stack`` holds: the block to continue at, where its lanes join, and the lanes."""
 
-    _fields_ = (("block", ctypes.c_int64), ("reconverges", ctypes.c_int64), ("mask", ctypes.c_int64))
+    _fields_ = (
+        ("block", ctypes.c_int64),
+        ("reconverges", ctypes.c_int64),
+        ("mask", ctypes.c_int64),
+    )
 
 
 class WarpState(ctypes.Structure):
     """A warp between two runs. Masks are 32 bits, lane 0 lowest.
 
     ``resume`` is the address of the instruction to continue with inside ``block``, 0 for its start.
-    the tickets are -1 while none is held; ``waiting`` is one of the constants below. ``asleep_since``
-    is what ``ClusterState.events`` was when the warp began to wait, -1 if it does not. ``nothing`` stays zero.
+    The tickets are -1 while none is held; ``waiting`` is one of the constants below, and
+    ``asleep_since`` what ``ClusterState.events`` was when the warp began to wait, -1 if it does
+    not. ``nothing`` stays zero.
     """
 
     _fields_ = (
@@ -33,7 +38,8 @@ class WarpState(ctypes.Structure):
             "registers", "blocks", "block_count", "cta", "cluster", "rank",
             "block", "reconverges", "mask", "alive", "resume", "budget",
             "instructions", "polls", "advanced", "polling", "attempted", "ticket",
-            "waiting", "waiting_for", "parity", "cluster_ticket", "blocked", "done", "asleep_since", "depth",
+            "waiting", "waiting_for", "parity", "cluster_ticket", "blocked", "done",
+            "asleep_since", "depth",
         )),
         ("nothing", ctypes.c_int64 * 4),
         ("stack", StackEntry * MAX_STACK),
@@ -59,14 +65,15 @@ BEGIN_TURN, CONTINUE_TURN, END_TURN = range(3)
 """Values of ``step``: where the round continues after Python did its part."""
 
 NOT_WAITING, FOR_MBARRIER, FOR_BARRIER, FOR_CLUSTER, FOR_OTHER = range(5)
-"""Values of ``waiting``; ``waiting_for`` is the mbarrier's shared address or the barrier's number."""
+"""Values of ``waiting``; ``waiting_for`` is the mbarrier's address or the barrier's number."""
 
 
 class CtaState(ctypes.Structure):
     """The memories and barriers of a CTA: addresses, 0 where something does not exist yet.
 
-    ``threads`` counts those that have not exited. ``ctas`` is the first of the cluster's ``CtaState``, in rank order. ``mbarriers`` and ``named``
-    are arrays of addresses of barrier objects: by offset / 8, and by number.
+    ``threads`` counts those that have not exited. ``ctas`` is the first of the cluster's
+    ``CtaState``, in rank order. ``mbarriers`` and ``named`` are arrays of addresses of barrier
+    objects: by offset / 8, and by number.
     """
 
     _fields_ = (
@@ -74,14 +81,15 @@ class CtaState(ctypes.Structure):
             "rank", "threads", "warp_count", "ctas", "cta_count",
             "shared", "shared_valid", "shared_size", "check_shared",
             "tensor", "tensor_valid", "tensor_owner", "check_tensor",
-            "mbarriers", "parameters", "parameter_bytes", "regions", "region_count", "named_count",
+            "mbarriers", "parameters", "parameter_bytes", "regions", "region_count",
+            "named_count",
         )),
         ("named", ctypes.c_int64 * 16),
     )  # fmt: skip
 
 
 class RegionState(ctypes.Structure):
-    """An allocation of global memory ``[start, end)``; ``valid`` holds a byte for each from ``base``."""
+    """An allocation of global memory ``[start, end)``; ``valid`` has a byte for each from ``base``."""
 
     _fields_ = tuple((name, ctypes.c_int64) for name in ("start", "end", "base", "valid"))
 
@@ -104,8 +112,8 @@ GOTO, BRANCH, WAIT, EXIT = range(4)
 
 DONE_TURN, BLOCKED, EXITED, NEEDS_PYTHON, AT_BRANCH, AT_EXIT, DONE_ROUND = range(7)
 """Why native code returned: the budget is spent; a wait does not complete; all lanes have left; the
-instruction at ``resume`` (or the wait that is ``block``) is Python's to do; a branch must be refused;
-lanes exit in an uncommon way; or, of a round, all turns are done."""
+instruction at ``resume`` (or the wait that is ``block``) is Python's to do; a branch must be
+refused; lanes exit in an uncommon way; or, of a round, all turns are done."""
 
 HEADER_WORDS = 3
-"""An instruction record begins with the function's address, its own bytes, its place in the block."""
+"""A record begins with the function's address, its own bytes, its place in the block."""

@@ -71,7 +71,7 @@ def _transposed(e: Emitter, rows: list[Value]) -> list[Value]:
 
 
 @effect("tcgen05.ld.sync.aligned.32x32b.x<n>.b32", n=_COUNTS)
-def load(e: Emitter, *, n: str) -> None:
+def _load(e: Emitter, *, n: str) -> None:
     count = int(n)
     start = _rectangle(e, count)
     words, valid = _base(e, "tensor"), _base(e, "tensor_valid")
@@ -88,7 +88,9 @@ def load(e: Emitter, *, n: str) -> None:
     with e.loop(LANES // side) as block:
         lane = e.b.mul(block, ir.Constant(I64, side))
         for column in range(0, count, side):
-            rows = [_chunk(e, words, _row(e, start, _plus(e, lane, i)), column) for i in range(side)]
+            rows = [
+                _chunk(e, words, _row(e, start, _plus(e, lane, i)), column) for i in range(side)
+            ]
             chunks = _transposed(e, [e.b.load(row, typ=ints(32, side), align=4) for row in rows])
             for chunk, place in zip(chunks, places[column : column + side], strict=True):
                 if place is not None:
@@ -96,7 +98,7 @@ def load(e: Emitter, *, n: str) -> None:
 
 
 @effect("tcgen05.st.sync.aligned.32x32b.x<n>.b32", n=_COUNTS)
-def store(e: Emitter, *, n: str) -> None:
+def _store(e: Emitter, *, n: str) -> None:
     count = int(n)
     start = _rectangle(e, count)
     words, valid = _base(e, "tensor"), _base(e, "tensor_valid")
@@ -108,7 +110,9 @@ def store(e: Emitter, *, n: str) -> None:
     with e.loop(LANES // side) as block:
         lane = e.b.mul(block, ir.Constant(I64, side))
         for column in range(0, count, side):
-            held = [e.b.gep(place, [lane], source_etype=I32) for place in places[column : column + side]]
+            held = [
+                e.b.gep(place, [lane], source_etype=I32) for place in places[column : column + side]
+            ]
             rows = _transposed(e, [e.b.load(place, typ=ints(32, side), align=4) for place in held])
             for i, row in enumerate(rows):
                 at = _chunk(e, words, _row(e, start, _plus(e, lane, i)), column)

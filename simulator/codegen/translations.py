@@ -30,24 +30,33 @@ TRANSLATIONS: Final[dict[str, list[tuple[Any, Emit]]]] = {}
 """By mnemonic: signatures (None for any) and what writes the function of a form."""
 
 
-def pure(template: str, signature: str | None = None, **variables: Iterable[str]) -> Callable[[Any], Any]:
-    """A decorator that enters a translation of pure instructions: from IR operands to IR results."""
+def pure(
+    template: str, signature: str | None = None, **variables: Iterable[str]
+) -> Callable[[Any], Any]:
+    """A decorator that enters a translation of pure instructions: IR operands to IR results."""
     return _enter(template, signature, variables, emit_pure)
 
 
-def effect(template: str, signature: str | None = None, **variables: Iterable[str]) -> Callable[[Any], Any]:
+def effect(
+    template: str, signature: str | None = None, **variables: Iterable[str]
+) -> Callable[[Any], Any]:
     """A decorator that enters a translation of instructions with an effect, or of waits."""
     return _enter(template, signature, variables, emit_effect)
 
 
 def _enter(
-    template: str, signature: str | None, variables: dict[str, Iterable[str]], emit: Callable[..., None]
+    template: str,
+    signature: str | None,
+    variables: dict[str, Iterable[str]],
+    emit: Callable[..., None],
 ) -> Callable[[Any], Any]:
     def declare(function: Any) -> Any:
         parameters = inspect.signature(function).parameters.values()
         wanted = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
         if set(wanted) - variables.keys():
-            raise SimulatorBug(f"{template}: no variable for {sorted(set(wanted) - variables.keys())}")
+            raise SimulatorBug(
+                f"{template}: no variable for {sorted(set(wanted) - variables.keys())}"
+            )
         for choice in itertools.product(*variables.values()):
             values = dict(zip(variables, choice, strict=True))
             bound = functools.partial(function, **{name: values[name] for name in wanted})

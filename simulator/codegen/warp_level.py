@@ -20,7 +20,7 @@ def _require_members(e: Emitter, leaf: int) -> None:
 
 
 @effect("shfl.sync.<mode>.b32", mode=("up", "down", "bfly", "idx"))
-def shfl(e: Emitter, *, mode: str) -> None:
+def _shfl(e: Emitter, *, mode: str) -> None:
     a, b, c = (e.source(i, "b32") for i in range(3))
     _require_members(e, 3)
     low_bits = splat(ints(32), 31)
@@ -51,7 +51,7 @@ def shfl(e: Emitter, *, mode: str) -> None:
 
 
 @effect("elect.sync")
-def elect(e: Emitter) -> None:
+def _elect(e: Emitter) -> None:
     _require_members(e, 0)
     leader = e.splat_of(e.b.trunc(e.first_lane(), I32))
     e.store(0, leader)
@@ -59,7 +59,7 @@ def elect(e: Emitter) -> None:
 
 
 @effect("vote.sync.<mode>.pred", mode=("all", "any", "uni"))
-def vote(e: Emitter, *, mode: str) -> None:
+def _vote(e: Emitter, *, mode: str) -> None:
     _require_members(e, 1)
     votes = e.b.and_(e.bits_of(e.source(0, "pred")), e.mask)
     everyone = e.b.icmp_unsigned("==", votes, e.mask)
@@ -69,13 +69,13 @@ def vote(e: Emitter, *, mode: str) -> None:
 
 
 @effect("vote.sync.ballot.b32")
-def ballot(e: Emitter) -> None:
+def _ballot(e: Emitter) -> None:
     _require_members(e, 1)
     e.store(0, e.splat_of(e.b.and_(e.bits_of(e.source(0, "pred")), e.mask)))
 
 
 @effect("activemask.b32")
-def activemask(e: Emitter) -> None:
+def _activemask(e: Emitter) -> None:
     e.store(0, e.splat_of(e.mask))
 
 
@@ -83,23 +83,23 @@ def activemask(e: Emitter) -> None:
 
 
 @pure("cvta.<s>.u64", s=("shared", "shared::cta", "shared::cluster"))
-def cvta(e: Emitter, a: Value) -> Value:
+def _cvta(e: Emitter, a: Value) -> Value:
     return e.b.add(a, splat(a.type, SHARED_WINDOW))
 
 
 @pure("cvta.to.<s>.u64", s=("shared", "shared::cta", "shared::cluster"))
-def cvta_to(e: Emitter, a: Value) -> Value:
+def _cvta_to(e: Emitter, a: Value) -> Value:
     return e.b.sub(a, splat(a.type, SHARED_WINDOW))
 
 
 @pure("mapa.shared::cluster.u32")
-def mapa(e: Emitter, address: Value, rank: Value) -> Value:
+def _mapa(e: Emitter, address: Value, rank: Value) -> Value:
     offset = e.b.and_(address, splat(address.type, OFFSET_MASK))
     return e.b.or_(offset, e.b.shl(rank, splat(rank.type, RANK_SHIFT)))
 
 
 @pure("getctarank.shared::cluster.u32")
-def getctarank(e: Emitter, address: Value) -> Value:
+def _getctarank(e: Emitter, address: Value) -> Value:
     return e.b.lshr(address, splat(address.type, RANK_SHIFT))
 
 
@@ -116,12 +116,12 @@ def nothing(e: Emitter) -> None:
 
 
 @effect("bar.warp.sync")
-def bar_warp_sync(e: Emitter) -> None:
+def _bar_warp_sync(e: Emitter) -> None:
     _require_members(e, 0)
 
 
 @effect("setmaxnreg.<way>.sync.aligned.u32", way=("inc", "dec"))
-def setmaxnreg(e: Emitter) -> None:
+def _setmaxnreg(e: Emitter) -> None:
     count = e.uniform(0, "u32")
     odd = e.b.icmp_unsigned("!=", e.b.and_(count, ir.Constant(I32, 7)), ir.Constant(I32, 0))
     e.python_if(odd)

@@ -52,15 +52,25 @@ class Bench:
             self.values[len(self.registers) - 1] = value
         return len(self.registers) - 1
 
-    def add(self, entry: Entry, operands: Sequence[Any], *, immediate: int = -1, wider: bool = False,
-            guard: tuple[Any, bool] | None = None) -> None:  # fmt: skip
+    def add(
+        self,
+        entry: Entry,
+        operands: Sequence[Any],
+        *,
+        immediate: int = -1,
+        wider: bool = False,
+        guard: tuple[Any, bool] | None = None,
+    ) -> None:
         """One instruction on values, one for each slot (a tuple for a vector).
 
         Source leaf ``immediate`` becomes a literal, its lane 0; with ``wider`` registers are twice
         as wide as their types; ``guard`` is a predicate's value and whether it is negated.
         """
         leaf = iter(range(1000))
-        sources = [self._source(s, v, leaf, immediate, wider) for s, v in zip(entry.operands, operands, strict=True)]
+        sources = [
+            self._source(s, v, leaf, immediate, wider)
+            for s, v in zip(entry.operands, operands, strict=True)
+        ]
         predicate = None if guard is None else Predicate(self.register("pred", guard[0]), guard[1])
         targets = tuple(self._target(t, wider) for slot in entry.results for t in slot.types)
         node = nodes.Instruction(entry.mnemonic, (), None, len(self.operations) + 1)
@@ -84,7 +94,9 @@ class Bench:
         held = value.view(STORAGE[BITS[kind]])
         if literal and kind != "b128":
             return Constant(int(held[0]), kind)
-        return FromRegister(self.register(storage, held.astype(STORAGE[BITS[storage]])), storage, kind)
+        return FromRegister(
+            self.register(storage, held.astype(STORAGE[BITS[storage]])), storage, kind
+        )
 
     def program(self) -> Program:
         reads = [FromRegister(t.slot, t.storage, t.type) for _, t in self.targets if self._live]

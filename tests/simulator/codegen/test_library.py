@@ -41,7 +41,9 @@ def test_a_corrupt_object_is_compiled_again(tmp_path: Path, content: bytes) -> N
     assert Library(tmp_path).compiled == 0
 
 
-def test_code_of_another_version_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_of_another_version_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Library(tmp_path)
     monkeypatch.setattr(library_module, "_version", lambda: "another processor")
     assert Library(tmp_path).compiled == 1

@@ -36,8 +36,8 @@ def operands(entry: Entry, rng: np.random.Generator) -> list[Any]:
 
 
 def fill(bench: Bench, entry: Entry, rng: np.random.Generator, *, places: bool) -> None:
-    """The instruction with registers; with ``places`` also with each operand as a literal, wide, and
-    guarded, which is the same code for every instruction."""
+    """The instruction with registers; with ``places`` also with each operand as a literal,
+    wide, and guarded, which is the same code for every instruction."""
     for _ in range(4):
         bench.add(entry, operands(entry, rng))
     if not places:

@@ -19,8 +19,14 @@ WORDS = 16
 THREADS = 96
 
 
+INTEGER = (
+    "add.s32", "sub.u32", "mul.lo.s32", "and.b32", "xor.b32", "min.s32", "max.u32", "shl.b32",
+    "shr.s32", "shr.u32", "div.s32", "rem.u32",
+)  # fmt: skip
+
+
 class Writer:
-    """Writes statements on the registers %r10 to %r25, with branches, loops, shuffles and memory."""
+    """Writes statements on the registers %r10 to %r25: branches, loops, shuffles, memory."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -48,8 +54,7 @@ class Writer:
         chosen(depth) if chosen in (self.branch, self.loop) else chosen()
 
     def arithmetic(self) -> None:
-        op = self.rng.choice(("add.s32", "sub.u32", "mul.lo.s32", "and.b32", "xor.b32", "min.s32",
-                              "max.u32", "shl.b32", "shr.s32", "shr.u32", "div.s32", "rem.u32"))  # fmt: skip
+        op = self.rng.choice(INTEGER)
         self.lines.append(f"{op} {self.register()}, {self.register()}, {self.operand()};")
 
     def floating(self) -> None:
