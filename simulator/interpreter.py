@@ -66,6 +66,9 @@ class Interpreter:
         """
         return None
 
+    def bring_back(self, live: list[Warp]) -> None:
+        """Bring all of the warps' state into ``live``, for a report; here it never left."""
+
     def _fail(self, error: Exception, warp: Warp) -> NoReturn:
         """Raise an error, located; what no one raises on purpose is a ``SimulatorBug``."""
         if isinstance(error, SimulationError):

@@ -77,6 +77,14 @@ class NativeExecutor(Interpreter):
                 self._fail(error, warp)
             state.step = CONTINUE_TURN if goes_on else END_TURN
 
+    def bring_back(self, live: list[Warp]) -> None:
+        """Bring what native code holds of the warps' state back into ``live``."""
+        cluster = live[0].cta.cluster
+        if cluster.observer is None:
+            native = self._attached(cluster)
+            for warp in live:
+                native.warps[warp].write_back(warp)
+
     def _turn(self, warp: Warp, budget: int) -> None:
         cluster = warp.cta.cluster
         if cluster.observer is not None:

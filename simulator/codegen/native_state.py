@@ -127,7 +127,7 @@ class NativeWarp:
             warp.waiting = None
         elif state.waiting == FOR_MBARRIER:
             barrier = warp.cta.cluster.mbarrier(state.waiting_for)
-            warp.waiting = (barrier, f"the end of the phase of parity {state.parity}")
+            warp.waiting = (barrier, f"the end of the phase of parity {state.parity & 1}")
         elif state.waiting == FOR_BARRIER:
             warp.waiting = (warp.cta.named_barriers[state.waiting_for], "the opening")
         elif state.waiting == FOR_CLUSTER:

@@ -97,15 +97,15 @@ class _Scheduler:
             if asynchronous.completed > at_once:
                 self._cluster.note_event()
             live = [w for w in live if not w.done]
-            if not live:
-                break
             changed = advanced or before != (self._cluster.events, asynchronous.completed)
             idle = 0 if changed else idle + 1
             self._refuse_to_hang(live, idle)
+            if not live:
+                break
         self._check_end()
 
     def _round(self, live: list[Warp], number: int, *, idle: bool) -> bool:
-        """One turn of each warp, or more if the executor sees to it; whether any did more than poll.
+        """One turn of each warp, or several by native code; whether any did more than poll.
 
         A warp that waits is passed over while nothing has happened, unless the round before was
         ``idle`` or the warp has slept for long.
@@ -140,6 +140,8 @@ class _Scheduler:
 
     def _report(self, live: list[Warp]) -> str:
         """Where each warp is and what it waits for."""
+        if live:
+            self._interpreter.bring_back(live)
         pending = self._cluster.asynchronous.pending
         return "\n".join(
             [f"{pending} asynchronous operations are pending", *map(self._situation, live)]

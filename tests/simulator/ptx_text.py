@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from simulator.checks import Checks
+from simulator.checks import USUAL, Checks
 from simulator.errors import SimulationError
 from simulator.launch import Extent, KernelRun, Tensor, launch_kernel
 from simulator.policy import Policy
@@ -52,16 +52,46 @@ def run(
     """Run a kernel of one-dimensional extent; arrays are read and written in place.
 
     Each argument is a parameter under its name: of an array or tensor the address, of an int 32
-    bits, bytes themselves at an alignment of 64.
+    bits, bytes themselves at an alignment of 64. Both executors run the kernel, and must agree in
+    all that they write, count and complain of.
     """
     arguments = arguments or {}
-    return launch_kernel(
-        module(body, [_declaration(name, value) for name, value in arguments.items()]),
-        Extent((grid, 1, 1), (threads, 1, 1), (cluster, 1, 1), shared_bytes),
-        [Tensor.of(v, n) if isinstance(v, np.ndarray) else v for n, v in arguments.items()],
-        instruction_limit=instruction_limit,
-        **options,
-    )
+    text = module(body, [_declaration(name, value) for name, value in arguments.items()])
+    extent = Extent((grid, 1, 1), (threads, 1, 1), (cluster, 1, 1), shared_bytes)
+    values = [Tensor.of(v, n) if isinstance(v, np.ndarray) else v for n, v in arguments.items()]
+    arrays = [v.owner for v in values if isinstance(v, Tensor)]
+
+    def run_with(executor: str) -> tuple[KernelRun | SimulationError, list[bytes]]:
+        try:
+            outcome = launch_kernel(
+                text, extent, values, executor=executor, instruction_limit=instruction_limit,
+                **options,
+            )  # fmt: skip
+        except SimulationError as error:
+            outcome = error
+        return outcome, [array.tobytes() for array in arrays]
+
+    start = [array.copy() for array in arrays]
+    specified, expected = run_with("interpreter")
+    if not options.get("checks", USUAL).races:  # which native code does not find
+        for array, content in zip(arrays, start, strict=True):
+            array[...] = content
+        native, written = run_with("native")
+        assert written == expected
+        assert _facts(native) == _facts(specified)
+    if isinstance(specified, SimulationError):
+        raise specified
+    return specified
+
+
+def _facts(outcome: KernelRun | SimulationError) -> tuple[object, ...]:
+    """What does not depend on who runs a kernel.
+
+    How often a warp polls may, and with it where a loop is when a limit is reached.
+    """
+    if not isinstance(outcome, SimulationError):
+        return (outcome.counts,)
+    return (type(outcome), "" if "endless loop" in outcome.message else str(outcome))
 
 
 def _declaration(name: str, value: Value) -> str:

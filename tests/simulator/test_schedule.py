@@ -264,7 +264,7 @@ def test_the_limit_counts_all_clusters_and_warps():
     body = "mov.u32 %r1, 0; L: add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, 50; @%p1 bra L;"
     steps = run(body, threads=64, grid=3).warp_instructions
     run(body, threads=64, grid=3, instruction_limit=steps)
-    failure(Trap, body, threads=64, grid=3, instruction_limit=steps // 2)
+    failure(Trap, body, threads=64, grid=3, instruction_limit=steps - 1)
 
 
 # 4. Grids
