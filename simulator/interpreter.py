@@ -21,7 +21,6 @@ from simulator.program import (
     Block,
     Branch,
     Constant,
-    Exit,
     FromAddress,
     FromRegister,
     FromVector,
@@ -150,18 +149,20 @@ class Interpreter:
         return run
 
     def _locate(self, error: SimulationError, warp: Warp) -> None:
-        """Tell an error where it happened: the source line of the compiled block is the instruction."""
+        """Tell an error where it happened: each line of a compiled block is an instruction."""
         known: dict[str, object] = {
-            "kernel": self.program.kernel.name, "cta": warp.cta.index, "warp": warp.rank,
-        }  # fmt: skip
+            "kernel": self.program.kernel.name,
+            "cta": warp.cta.index,
+            "warp": warp.rank,
+        }
         for frame in traceback.extract_tb(error.__traceback__):
             if frame.filename.startswith(_FILE) and frame.lineno is not None:
                 index = int(frame.filename[len(_FILE) :])
                 node = self.program.instruction(index, frame.lineno - 2)
                 if node is not None:
-                    known |= {
-                        "ptx_line": node.line, "ptx_text": node.text(), "source": node.source,
-                    }  # fmt: skip
+                    known["ptx_line"] = node.line
+                    known["ptx_text"] = node.text()
+                    known["source"] = node.source
         error.locate(**known)
 
 
@@ -180,11 +181,15 @@ class _Writer:
         self._functions: list[Callable[..., Any]] = []
         self._function_index: dict[int, int] = {}
         self._globals: dict[str, Any] = {
-            "K": self._constants, "F": self._functions, "where": np.where, "BLOCKED": BLOCKED, "np": np,
-        }  # fmt: skip
+            "K": self._constants,
+            "F": self._functions,
+            "where": np.where,
+            "BLOCKED": BLOCKED,
+            "np": np,
+        }
 
     def compile(self, index: int, masked: bool) -> _Run:
-        """The function of a block: ``run(warp, registers, mask)``; of a wait, whether it is over."""
+        """The function of a block, ``run(warp, registers, mask)``; a wait's says if it is over."""
         block = self._program.blocks[index]
         mask = "m" if masked else None
         if isinstance(block.terminator, Wait):
@@ -196,7 +201,9 @@ class _Writer:
     def compile_one(self, index: int, position: int, masked: bool) -> _Run:
         """The function of one operation of a block that is not a wait, on the line it has there."""
         operation = self._program.blocks[index].operations[position]
-        return self._function_of(index, [""] * position + [self._line(position, operation, "m" if masked else None)])
+        return self._function_of(
+            index, [""] * position + [self._line(position, operation, "m" if masked else None)]
+        )
 
     def _function_of(self, index: int, lines: list[str]) -> _Run:
         source = "def run(w, R, m):\n" + "\n".join(" " + line for line in lines)
@@ -256,7 +263,11 @@ class _Writer:
     def _assign(self, target: Target, value: str, mask: str | None) -> str:
         value = _into_storage(value, target)
         register = f"R[{target.slot}]"
-        return f"{register} = {value}" if mask is None else f"{register} = where({mask}, {value}, {register})"
+        return (
+            f"{register} = {value}"
+            if mask is None
+            else f"{register} = where({mask}, {value}, {register})"
+        )
 
     # 2. Operands
 

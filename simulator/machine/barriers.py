@@ -33,7 +33,11 @@ class Mbarrier(ctypes.Structure):
     phase: int
 
     def __init__(
-        self, name: str, expected: int, on_phase: Callable[[], None], observer: Observer | None = None
+        self,
+        name: str,
+        expected: int,
+        on_phase: Callable[[], None],
+        observer: Observer | None = None,
     ) -> None:
         super().__init__()
         if not 1 <= expected <= MAX_COUNT:
@@ -68,7 +72,7 @@ class Mbarrier(ctypes.Structure):
         self._settle()
 
     def passed(self, parity: int) -> bool:
-        """Whether the phase of this parity has ended: true at once for parity 1 of a fresh barrier."""
+        """Whether the phase of this parity has ended; so has that before the first, of parity 1."""
         over = (self.phase & 1) != parity & 1
         if over and self.observer is not None:
             self.observer.acquire(self)
