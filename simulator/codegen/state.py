@@ -89,7 +89,7 @@ class CtaState(ctypes.Structure):
 
 
 class RegionState(ctypes.Structure):
-    """An allocation of global memory ``[start, end)``; ``valid`` has a byte for each from ``base``."""
+    """An allocation ``[start, end)``; ``valid`` has a byte for each of its bytes from ``base``."""
 
     _fields_ = tuple((name, ctypes.c_int64) for name in ("start", "end", "base", "valid"))
 
