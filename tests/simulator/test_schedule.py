@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulator.errors import Deadlock, SimulationError, Trap
+from simulator.errors import Deadlock, SimulationError, Trap, Uninitialised
 from simulator.launch import Extent, Tensor, launch_kernel
 from simulator.policy import POLICIES, Policy
 from tests.simulator.ptx_text import failure, module, run, store
@@ -73,10 +73,32 @@ def outcomes(seeds: range, policy: str, **changes: str) -> list[str]:
     return found
 
 
-def test_a_missing_wait_for_data_is_exposed_by_late_completion():
+def test_a_missing_wait_for_data_is_exposed():
     """Without the consumer's wait each tile is read before it is there."""
     assert outcomes(range(1), "late", full="") == ["Uninitialised"]
     assert outcomes(range(1), "late") == ["right"]
+
+
+HANDED_ON = """mov.u32 %r1, smem; shl.b32 %r2, %lane, 2; add.u32 %r1, %r1, %r2;
+    ld.param.u64 %rd1, [x]; mul.wide.u32 %rd2, %lane, 4; add.u64 %rd1, %rd1, %rd2;
+    setp.ge.u32 %p1, %idx, 32; @%p1 bra READER;
+    cp.async.ca.shared.global [%r1], [%rd1], 4; {wait}
+    READER: bar.sync 0; ld.shared.u32 %r3, [%r1];"""
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_missing_wait_that_late_completion_alone_exposes(policy):
+    """The barrier orders the warps, not the copy: that it has ended, only a wait makes sure."""
+    x, out = np.arange(100, 132, dtype=np.uint32), np.zeros(64, np.uint32)
+    arguments = {"x": x, "out": out}
+    options = {"threads": 64, "shared_bytes": 128, "policy": Policy(policy, 1)}
+    body = HANDED_ON + store("%r3")
+    run(body.replace("{wait}", "cp.async.wait_all;"), arguments, **options)
+    assert np.array_equal(out, np.tile(x, 2))
+    if policy == "late":
+        failure(Uninitialised, body.replace("{wait}", ""), arguments, **options)
+    elif policy != "random":
+        run(body.replace("{wait}", ""), arguments, **options)
 
 
 def test_a_missing_wait_for_room_is_exposed_by_running_to_the_block():
