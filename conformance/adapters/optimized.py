@@ -36,7 +36,7 @@ class Optimized:
     name = "optimized"
     arches = tuple(ARCHES.values())
     algorithm = Algorithm(
-        p_scale=16.0, rescale_threshold=4.0, tile_n=128, lse_base=2, split_rule="normalised"
+        p_scale=4.0, rescale_threshold=6.0, tile_n=128, lse_base=2, split_rule="normalised"
     )
     limits = Limits()
 

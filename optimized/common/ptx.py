@@ -150,8 +150,11 @@ def arrive_in_cluster(barrier: Int32) -> None:
 
 
 def arrive_expecting(barrier: Int32, num_bytes: int) -> None:
-    """Arrive at an mbarrier of the CTA and let the phase wait for ``num_bytes`` from the TMA."""
-    asm(f"mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [$0], {num_bytes};", [barrier])
+    """Arrive at an mbarrier of any CTA of the cluster; its phase waits for ``num_bytes`` more."""
+    asm(
+        f"mbarrier.arrive.expect_tx.release.cluster.shared::cluster.b64 _, [$0], {num_bytes};",
+        [barrier],
+    )
 
 
 def in_cta(address: Int32, rank: int) -> Int32:

@@ -13,10 +13,10 @@ VALUE_BLOCK = 256  # columns of the output that one MMA makes
 VALUE_BLOCKS = KV_LORA_RANK // VALUE_BLOCK
 
 # P is multiplied by 2 to this before its cast, and the row sum with it; a row's output is rescaled
-# when its maximum has grown by more than the threshold, in powers of two. So e4m3 holds weights from
-# 2^-13 of the largest on, and what the threshold lets grow stays at 256, below its largest, 448.
-LOG2_P_SCALE = 4
-RESCALE_THRESHOLD = 4.0
+# when its maximum has grown by more than the threshold, in powers of two. So P stays below 256 and
+# e4m3 holds up to 448. The choice is measured in docs/notes/sm100-kernel-design.md.
+LOG2_P_SCALE = 2
+RESCALE_THRESHOLD = 6.0
 
 FP8 = "float8_e4m3fn"
 _ELEMENT_BYTES = {"float16": 2, "bfloat16": 2, FP8: 1}
@@ -66,6 +66,15 @@ class Config:
     # Loads. A chunk is what one stage of a pipeline holds.
 
     @property
+    def shares_values(self) -> bool:
+        """Whether the keys in shared memory serve as values too.
+
+        Stored key by key in swizzle spans, they are either operand. Two CTAs cannot: one product
+        wants half of the keys in each CTA, the other half of the columns.
+        """
+        return self.num_ctas == 1
+
+    @property
     def key_rows(self) -> int:
         """Keys of a tile whose scores this CTA's operand makes."""
         return TILE_N // self.num_ctas
@@ -73,7 +82,7 @@ class Config:
     @property
     def key_chunk_groups(self) -> int:
         """Groups of a key that one stage holds."""
-        return QK_GROUPS if self.is_fp8 and self.num_ctas == 2 else QK_GROUPS // 3
+        return QK_GROUPS if self.is_fp8 else QK_GROUPS // 3
 
     @property
     def key_chunks(self) -> int:
@@ -88,7 +97,7 @@ class Config:
     @property
     def key_stages(self) -> int:
         """Stages of keys: as many as fit."""
-        return {1: 4, 2: 2}[self.num_ctas] if self.is_fp8 else 3
+        return 2 if self.is_fp8 else 3
 
     @property
     def value_groups(self) -> int:
@@ -98,7 +107,9 @@ class Config:
     @property
     def value_chunk_rows(self) -> int:
         """Keys whose values one stage holds."""
-        return 64 if self.is_fp8 and self.num_ctas == 2 else 32
+        if self.shares_values:
+            return TILE_N
+        return 64 if self.is_fp8 else 32
 
     @property
     def value_chunks(self) -> int:
@@ -112,10 +123,10 @@ class Config:
 
     @property
     def value_stages(self) -> int:
-        """Stages of values."""
-        return 4
+        """Stages of values: none where the keys serve."""
+        return 0 if self.shares_values else 4
 
     @property
     def box_rows(self) -> int:
         """Tokens of a page that one TMA box holds; both kinds of chunk are whole boxes."""
-        return min(self.page_size, self.value_chunk_rows)
+        return min(self.page_size, self.value_chunk_rows, self.key_rows)

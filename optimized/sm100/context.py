@@ -1,10 +1,12 @@
-"""What every role is given."""
+"""What every role is given, and does."""
 
 from dataclasses import dataclass
 from typing import Any
 
-from cutlass import Int32
+import cutlass
+from cutlass import Int32, cute, select_
 
+from optimized.common import ptx
 from optimized.sm100.config import Config
 from optimized.sm100.pipelines import Edge
 from optimized.sm100.scheduler import Parameters
@@ -39,3 +41,20 @@ class Context:
     def edge(self, name: str) -> Edge:
         """The barriers of an edge, as offsets."""
         return self.layout.edges[name]
+
+
+@cute.jit
+def signal(c: Context, barrier: Int32) -> None:
+    """Arrive for the warp, once all its lanes are here, at a barrier of any CTA of the cluster."""
+    ptx.sync_warp()
+    if c.lane == 0:
+        if cutlass.const_expr(c.config.num_ctas == 1):
+            ptx.arrive(barrier)
+        else:
+            ptx.arrive_in_cluster(barrier)
+
+
+def next_stage(stage: Int32, parity: Int32, stages: int) -> tuple[Int32, Int32]:
+    """The stage after ``stage`` of a ring, and its parity, which flips on the way round."""
+    wrapped = stage == stages - 1
+    return select_(wrapped, Int32(0), stage + 1), select_(wrapped, parity ^ 1, parity)

@@ -98,9 +98,9 @@ def run(config: cutlass.Constexpr, atom: Any, parameters: Parameters) -> None:
             role_mma.run(c)
     elif warp == LOAD_KEYS_WARP:
         role_load.run(c, role_load.keys_stream(c))
-    elif warp == LOAD_VALUES_WARP:
-        role_load.run(c, role_load.values_stream(c))
         ptx.launch_dependent_grids()
+    elif (warp == LOAD_VALUES_WARP) & (not config.shares_values):
+        role_load.run(c, role_load.values_stream(c))
 
     # 3. No CTA leaves while the other may still signal it
     tmem.fence_before()

@@ -2,16 +2,18 @@
 
     edge         producer -> consumer    stages  arrivals of a phase  says
     query        correction -> mma       1       4 warps of each CTA  the query lies in smem
-    keys         TMA -> mma              k       1, and the bytes     a chunk of keys lies in smem
+    keys         TMA -> mma              k       each CTA, its bytes  a chunk of keys lies in smem
     keys_free    UMMA -> load keys       k       1                    it has been multiplied
-    values       TMA -> mma              v       1, and the bytes     a chunk of values lies in smem
+    values       TMA -> mma              v       each CTA, its bytes  a chunk of values lies in smem
     values_free  UMMA -> load values     v       1                    it has been multiplied
     scores       UMMA -> softmax         2       1                    a tile of scores lies in TMEM
     rescale      softmax -> correction   2       4 warps              a tile's factors lie in smem
     ready        both -> mma             2       8 warps of each CTA  P written, output rescaled
     output       UMMA -> both            1       1                    a tile's values are added up
     final        softmax -> correction   1       4 warps              the rows' sums lie in smem
+    scrub        TMA -> load values      1       1, and the bytes     a chunk to clean lies in smem
 
+Where the keys serve as values too, values have no stages, and keys are free after both products.
 With two CTAs, what the MMA warp waits for lies in the even CTA, and what the tensor core signals
 arrives in both. What is handed back without a barrier of its own:
 
@@ -61,15 +63,16 @@ class Edges:
         softmax, correction = len(SOFTMAX_WARPS), len(CORRECTION_WARPS)
         declared = (
             ("query", 1, correction * config.num_ctas),
-            ("keys", config.key_stages, 1),
+            ("keys", config.key_stages, config.num_ctas),
             ("keys_free", config.key_stages, 1),
-            ("values", config.value_stages, 1),
+            ("values", config.value_stages, config.num_ctas),
             ("values_free", config.value_stages, 1),
             ("scores", 2, 1),
             ("rescale", 2, softmax),
             ("ready", 2, (softmax + correction) * config.num_ctas),
             ("output", 1, 1),
             ("final", 1, softmax),
+            ("scrub", 1, 1),
         )
         edges: list[Edge] = []
         offset = self.offset

@@ -10,8 +10,8 @@ from cutlass import Float32, Int32, Int64, cute, select_
 from optimized.common import ptx
 from optimized.sm100 import tmem
 from optimized.sm100.config import QK_GROUPS, ROWS, VALUE_BLOCK, VALUE_BLOCKS
-from optimized.sm100.context import Context
-from optimized.sm100.role_softmax import Thread, _signal, thread_of, warp_lanes
+from optimized.sm100.context import Context, signal
+from optimized.sm100.role_softmax import Thread, thread_of, warp_lanes
 from optimized.sm100.scheduler import Row, Work, row_of, stored_row, work_at
 from optimized.sm100.smem import SLOT_BYTES
 from optimized.sm100.warps import ROLE_THREADS
@@ -65,7 +65,7 @@ def _load_query(c: Context, work: Work) -> None:
         ptx.copy_async_16(span + vector, source, num_bytes)
     ptx.wait_async_copies()
     ptx.fence_async_proxy()  # the query, for the tensor core
-    _signal(c, c.leader + c.edge("query").barrier(0))
+    signal(c, c.leader + c.edge("query").barrier(0))
 
 
 @cute.jit
@@ -82,7 +82,7 @@ def _rescale_tile(c: Context, thread: Thread, step: Int32, count: Int32) -> None
         tmem.fence_after()
         _rescale(c, factor)
     tmem.fence_before()  # the output has been rescaled, or stored
-    _signal(c, c.leader + c.edge("ready").barrier(slot))
+    signal(c, c.leader + c.edge("ready").barrier(slot))
 
 
 @cute.jit

@@ -15,11 +15,12 @@ from cutlass import Int32, Int64, cute, select_
 from optimized.common import ptx
 from optimized.plan import TILE_N
 from optimized.sm100.config import GROUP, VALUE_BLOCKS
-from optimized.sm100.context import Context
+from optimized.sm100.context import Context, next_stage, signal
 from optimized.sm100.scheduler import Work, work_at
 from optimized.sm100.warps import WARP_THREADS
 
 NO_PAGE = -1
+VECTOR_BYTES = 16  # of a store to shared memory
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Stream:
 
     edge: str
     is_keys: bool
+    holds_values: bool
     stages: int
     chunks: int  # of a tile
     chunk_bytes: int
@@ -35,18 +37,23 @@ class Stream:
     rows: int  # of a chunk
     buffer: int  # offset in shared memory
 
-    @property
-    def tile_rows(self) -> int:
-        """Keys of a tile that this CTA loads."""
-        return self.rows if self.is_keys else self.rows * self.chunks
+
+@dataclass(frozen=True)
+class Chunk:
+    """A chunk of a tile and the stage it goes to; ``index`` counts through the tile's chunks."""
+
+    work: Work
+    tile: Int32
+    index: int
+    stage: Int32
 
 
 def keys_stream(c: Context) -> Stream:
     """The keys: chunks are groups of columns."""
     config = c.config
     return Stream(
-        "keys", True, config.key_stages, config.key_chunks, config.key_chunk_bytes,
-        config.key_chunk_groups, config.key_rows, c.layout.keys,
+        "keys", True, config.shares_values, config.key_stages, config.key_chunks,
+        config.key_chunk_bytes, config.key_chunk_groups, config.key_rows, c.layout.keys,
     )  # fmt: skip
 
 
@@ -54,7 +61,7 @@ def values_stream(c: Context) -> Stream:
     """The values: chunks are keys."""
     config = c.config
     return Stream(
-        "values", False, config.value_stages, config.value_chunks, config.value_chunk_bytes,
+        "values", False, True, config.value_stages, config.value_chunks, config.value_chunk_bytes,
         config.value_groups, config.value_chunk_rows, c.layout.values,
     )  # fmt: skip
 
@@ -62,30 +69,72 @@ def values_stream(c: Context) -> Stream:
 @cute.jit
 def run(c: Context, stream: Stream) -> None:
     """Load every tile of every piece of work, then wait until the stages have been used."""
-    full, free = c.edge(stream.edge), c.edge(f"{stream.edge}_free")
-    stage, parity = Int32(0), Int32(0)
+    free = c.edge(f"{stream.edge}_free")
+    stage, parity, scrubbed = Int32(0), Int32(0), Int32(0)
     for index in cutlass.range(c.cluster, c.parameters.num_work, c.num_clusters, unroll=1):
         work = work_at(index, c.parameters, c.config)
         pages = _pages(c, stream, work, work.first_tile)
         for step in cutlass.range(work.num_tiles, unroll=1):
             tile = work.first_tile + step
             ahead = _pages(c, stream, work, tile + 1)
-            for chunk in cutlass.range_constexpr(stream.chunks):
+            for at in cutlass.range_constexpr(stream.chunks):
                 ptx.wait_barrier(c.shared + free.barrier(stage), parity ^ 1)
-                _expect(c, stream, full.barrier(stage))
-                _issue(c, stream, Chunk(work, tile, chunk), pages, stage)
-                stage, parity = _next(stage, parity, stream.stages)
+                chunk = Chunk(work, tile, at, stage)
+                scrubbed = _load(c, stream, chunk, pages, scrubbed)
+                stage, parity = next_stage(stage, parity, stream.stages)
             pages = ahead
     for _ in cutlass.range_constexpr(stream.stages):
         ptx.wait_barrier(c.shared + free.barrier(stage), parity ^ 1)
-        stage, parity = _next(stage, parity, stream.stages)
+        stage, parity = next_stage(stage, parity, stream.stages)
+
+
+@cute.jit
+def _load(
+    c: Context, stream: Stream, chunk: Chunk, pages: tuple[Int32, ...], scrubbed: Int32
+) -> Int32:
+    """Load a chunk; ``scrubbed`` counts those that had to be cleaned, and is given back.
+
+    Values that a window leaves out before the first key may be NaN, and a weight of zero does not
+    hide that. So a chunk that has some lands at a barrier of this warp, which overwrites them and
+    only then signals that the chunk is there.
+    """
+    full = c.leader + c.edge(stream.edge).barrier(chunk.stage)
+    unseen = chunk.work.start - chunk.tile * TILE_N
+    if cutlass.const_expr(not stream.is_keys):
+        unseen = unseen - chunk.index * stream.rows
+    if cutlass.const_expr(not stream.holds_values):
+        unseen = Int32(0)
+    if unseen > 0:
+        scrub = c.shared + c.edge("scrub").barrier(0)
+        _expect(c, stream, scrub)
+        _issue(c, stream, chunk, pages, scrub)
+        ptx.wait_barrier(scrub, scrubbed & 1)
+        scrubbed += 1
+        _clear(c, stream, chunk, ptx.smaller(unseen, Int32(stream.rows)))
+        ptx.fence_async_proxy()  # the zeros, for the tensor core
+        signal(c, full)
+    else:
+        _expect(c, stream, full)
+        _issue(c, stream, chunk, pages, full)
+    return scrubbed
 
 
 @cute.jit
 def _expect(c: Context, stream: Stream, barrier: Int32) -> None:
-    """Let the phase wait for the bytes of every CTA: they all count in the even one."""
-    if (c.rank == 0) & (c.lane == 0):
-        ptx.arrive_expecting(c.shared + barrier, stream.chunk_bytes * c.config.num_ctas)
+    """Arrive for this CTA, and let the phase wait for the bytes of its chunk."""
+    if c.lane == 0:
+        ptx.arrive_expecting(barrier, stream.chunk_bytes)
+
+
+@cute.jit
+def _clear(c: Context, stream: Stream, chunk: Chunk, rows: Int32) -> None:
+    """Overwrite the first rows of a chunk with zeros."""
+    span = c.config.span_bytes
+    buffer = c.shared + stream.buffer + chunk.stage * stream.chunk_bytes
+    for group in cutlass.range_constexpr(stream.groups):
+        first = buffer + group * stream.rows * span
+        for at in cutlass.range(c.lane, rows * (span // VECTOR_BYTES), WARP_THREADS, unroll=1):
+            ptx.store_shared_words(first + at * VECTOR_BYTES, [Int32(0)] * 4)
 
 
 def _blocks(c: Context, rows: int) -> int:
@@ -95,7 +144,7 @@ def _blocks(c: Context, rows: int) -> int:
 
 def _start(c: Context, stream: Stream, at: int) -> Any:
     """Row of the tile that begins the ``at``-th block of rows that this lane issues."""
-    blocks = _blocks(c, stream.tile_rows if stream.is_keys else stream.rows)
+    blocks = _blocks(c, stream.rows)
     in_chunk = min(blocks, WARP_THREADS)
     rounds = max(1, blocks // WARP_THREADS)
     chunk, part = at // rounds, at % rounds
@@ -127,27 +176,17 @@ def _page(c: Context, work: Work, index: Int32) -> Int32:
     return page
 
 
-@dataclass(frozen=True)
-class Chunk:
-    """A chunk of a tile: ``index`` counts through the tile's chunks."""
-
-    work: Work
-    tile: Int32
-    index: int
-
-
 @cute.jit
 def _issue(
-    c: Context, stream: Stream, chunk: Chunk, pages: tuple[Int32, ...], stage: Int32
+    c: Context, stream: Stream, chunk: Chunk, pages: tuple[Int32, ...], barrier: Int32
 ) -> None:
-    """Issue this lane's boxes of a chunk."""
+    """Issue this lane's boxes of a chunk; their bytes count at ``barrier``."""
     config, work = c.config, chunk.work
     blocks = _blocks(c, stream.rows)
     num_boxes = stream.groups * blocks
     rounds = max(1, blocks // WARP_THREADS)
     box_bytes = config.box_rows * config.span_bytes
-    buffer = c.shared + stream.buffer + stage * stream.chunk_bytes
-    barrier = c.leader + c.edge(stream.edge).barrier(stage)
+    buffer = c.shared + stream.buffer + chunk.stage * stream.chunk_bytes
     for at in cutlass.range_constexpr(-(-num_boxes // WARP_THREADS)):
         box = c.lane + at * WARP_THREADS
         if box < num_boxes:
@@ -174,7 +213,7 @@ def _column(c: Context, stream: Stream, chunk: int, group: Int32) -> Int32:
 
 
 def _copy(c: Context, target: Int32, at: tuple[Int32, ...], barrier: Int32) -> None:
-    """Issue one box; its bytes count at the even CTA's barrier."""
+    """Issue one box; its bytes count at a barrier of either CTA."""
     space, group = ("cta", "") if c.config.num_ctas == 1 else ("cluster", ".cta_group::2")
     name = (
         f"cp.async.bulk.tensor.3d.shared::{space}.global.tile.mbarrier::complete_tx::bytes{group}"
@@ -183,9 +222,3 @@ def _copy(c: Context, target: Int32, at: tuple[Int32, ...], barrier: Int32) -> N
         f"{name} [$0], [$1, {{$2, $3, $4}}], [$5];",
         [target, c.tensor_map, *at, barrier],
     )
-
-
-def _next(stage: Int32, parity: Int32, stages: int) -> tuple[Int32, Int32]:
-    """The stage after ``stage``, and its parity: it flips on the way round."""
-    wrapped = stage == stages - 1
-    return select_(wrapped, Int32(0), stage + 1), select_(wrapped, parity ^ 1, parity)

@@ -13,8 +13,7 @@ from optimized.common import ptx
 from optimized.plan import TILE_N
 from optimized.sm100 import tmem
 from optimized.sm100.config import GROUP, MMA_K_BYTES, VALUE_BLOCK, VALUE_BLOCKS
-from optimized.sm100.context import Context
-from optimized.sm100.role_load import _next as next_stage
+from optimized.sm100.context import Context, next_stage
 from optimized.sm100.scheduler import work_at
 
 PATTERN_ROWS = 8  # of a swizzle span
@@ -31,40 +30,49 @@ def run(c: Context) -> None:
         if work.num_tiles > 0:
             ptx.wait_barrier(c.shared + c.edge("query").barrier(0), works & 1)
             works += 1
-            key_stage, key_parity = _scores(c, count, key_stage, key_parity)
-        for step in cutlass.range(work.num_tiles, unroll=1):
-            if step + 1 < work.num_tiles:
-                key_stage, key_parity = _scores(c, count + 1, key_stage, key_parity)
-            value_stage, value_parity = _output(c, count, step, value_stage, value_parity)
-            count += 1
+            for step in cutlass.range(work.num_tiles + 1, unroll=1):
+                if step < work.num_tiles:
+                    key_stage, key_parity = _scores(c, count + step, key_stage, key_parity)
+                if step > 0:
+                    value_stage, value_parity = _output(
+                        c, count + step - 1, step - 1, value_stage, value_parity
+                    )
+            count += work.num_tiles
 
 
 @cute.jit
 def _scores(c: Context, count: Int32, stage: Int32, parity: Int32) -> tuple[Int32, Int32]:
     """Multiply the query by the keys of one tile into the scores' slot of its turn."""
-    config, layout = c.config, c.layout
-    keys, free = c.edge("keys"), c.edge("keys_free")
-    shape = tmem.instruction_descriptor(config, TILE_N, rows_contiguous_b=False)
-    stride = PATTERN_ROWS * config.span_bytes
-    operand = tmem.Operand(config.span_bytes, 0, stride)
-    query = operand.at(c.shared + layout.query)
-    d = c.tensor_memory + tmem.SCORES + (count & 1) * tmem.SCORES_COLS
-    for chunk in cutlass.range_constexpr(config.key_chunks):
+    keys = c.edge("keys")
+    for chunk in cutlass.range_constexpr(c.config.key_chunks):
         ptx.wait_barrier(c.shared + keys.barrier(stage), parity)
         tmem.fence_after()
-        b = operand.at(c.shared + layout.keys + stage * config.key_chunk_bytes)
-        for group in cutlass.range_constexpr(config.key_chunk_groups):
-            for at in cutlass.range_constexpr(0, config.span_bytes, MMA_K_BYTES):
-                in_query = (chunk * config.key_chunk_groups + group) * layout.query_group_bytes
-                in_keys = group * config.key_rows * config.span_bytes
-                tmem.multiply(
-                    config, d, tmem.offset(query, in_query + at), tmem.offset(b, in_keys + at),
-                    shape, in_query + at > 0,
-                )  # fmt: skip
-        tmem.commit(config, c.shared + free.barrier(stage))
-        stage, parity = next_stage(stage, parity, config.key_stages)
-    tmem.commit(config, c.shared + c.edge("scores").barrier(count & 1))
+        _scores_chunk(c, count, chunk, stage)
+        stage, parity = next_stage(stage, parity, keys.stages)
+    tmem.commit(c.config, c.shared + c.edge("scores").barrier(count & 1))
     return stage, parity
+
+
+@cute.jit
+def _scores_chunk(c: Context, count: Int32, chunk: int, stage: Int32) -> None:
+    """Multiply some columns of the query by those of the keys; the first chunk begins the sum."""
+    config, layout = c.config, c.layout
+    shape = tmem.instruction_descriptor(config, TILE_N, rows_contiguous_b=False)
+    operand = tmem.Operand(config.span_bytes, 0, PATTERN_ROWS * config.span_bytes)
+    query = layout.query + chunk * (config.key_chunk_groups * layout.query_group_bytes)
+    query = operand.at(c.shared + query)
+    keys = operand.at(c.shared + layout.keys + stage * config.key_chunk_bytes)
+    d = c.tensor_memory + tmem.SCORES + (count & 1) * tmem.SCORES_COLS
+    for group in cutlass.range_constexpr(config.key_chunk_groups):
+        for at in cutlass.range_constexpr(0, config.span_bytes, MMA_K_BYTES):
+            in_query = group * layout.query_group_bytes + at
+            in_keys = group * config.key_rows * config.span_bytes + at
+            tmem.multiply(
+                config, d, tmem.offset(query, in_query), tmem.offset(keys, in_keys), shape,
+                chunk > 0 or in_query > 0,
+            )  # fmt: skip
+    if cutlass.const_expr(not config.shares_values):
+        tmem.commit(config, c.shared + c.edge("keys_free").barrier(stage))
 
 
 @cute.jit
@@ -73,7 +81,10 @@ def _output(
 ) -> tuple[Int32, Int32]:
     """Add P times the values of one tile to the output; the first tile of a work begins it."""
     config, layout = c.config, c.layout
-    values, free = c.edge("values"), c.edge("values_free")
+    name = "keys" if config.shares_values else "values"
+    values, free = c.edge(name), c.edge(f"{name}_free")
+    buffer = layout.keys if config.shares_values else layout.values
+    chunk_bytes = config.key_chunk_bytes if config.shares_values else config.value_chunk_bytes
     shape = tmem.instruction_descriptor(config, VALUE_BLOCK, rows_contiguous_b=True)
     stride = PATTERN_ROWS * config.span_bytes
     p = tmem.Operand(config.span_bytes, 0, stride).at(c.shared + layout.probabilities)
@@ -81,9 +92,10 @@ def _output(
     operand = tmem.Operand(config.span_bytes, group_bytes, stride)
     ptx.wait_barrier(c.shared + c.edge("ready").barrier(count & 1), (count >> 1) & 1)
     for chunk in cutlass.range_constexpr(config.value_chunks):
-        ptx.wait_barrier(c.shared + values.barrier(stage), parity)
+        if cutlass.const_expr(not config.shares_values):
+            ptx.wait_barrier(c.shared + values.barrier(stage), parity)
         tmem.fence_after()
-        b = operand.at(c.shared + layout.values + stage * config.value_chunk_bytes)
+        b = operand.at(c.shared + buffer + stage * chunk_bytes)
         for key in cutlass.range_constexpr(0, config.value_chunk_rows, config.mma_k):
             in_tile = chunk * config.value_chunk_rows + key
             in_p = in_tile // GROUP * layout.query_group_bytes
@@ -97,6 +109,6 @@ def _output(
                     config, d, tmem.offset(p, in_p), tmem.offset(b, in_values), shape, accumulate
                 )
         tmem.commit(config, c.shared + free.barrier(stage))
-        stage, parity = next_stage(stage, parity, config.value_stages)
+        stage, parity = next_stage(stage, parity, values.stages)
     tmem.commit(config, c.shared + c.edge("output").barrier(0))
     return stage, parity

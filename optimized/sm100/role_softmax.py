@@ -20,7 +20,7 @@ from optimized.common import ptx
 from optimized.plan import TILE_N
 from optimized.sm100 import tmem
 from optimized.sm100.config import GROUP, LOG2_P_SCALE, RESCALE_THRESHOLD, ROWS, Config
-from optimized.sm100.context import Context
+from optimized.sm100.context import Context, signal
 from optimized.sm100.scheduler import (
     Plain,
     Row,
@@ -134,13 +134,15 @@ def _tile(
     # 3. Weights, and their sum before they are cast
     bias = Float32(LOG2_P_SCALE) - base * p.scale
     sums = (Float32(0.0), Float32(0.0))
-    for at in cutlass.range_constexpr(0, KEYS, 2):
-        pair = cute.arch.fma_packed_f32x2(
-            (values[at], values[at + 1]), (p.scale, p.scale), (bias, bias)
-        )
-        values[at], values[at + 1] = ptx.exp2(pair[0]), ptx.exp2(pair[1])
-        sums = cute.arch.add_packed_f32x2(sums, (values[at], values[at + 1]))
-    words = _cast(config, values)
+    words = []
+    for at in cutlass.range_constexpr(0, KEYS, 4):
+        weights = []
+        for pair in ((values[at], values[at + 1]), (values[at + 2], values[at + 3])):
+            pair = cute.arch.fma_packed_f32x2(pair, (p.scale, p.scale), (bias, bias))
+            pair = (ptx.exp2(pair[0]), ptx.exp2(pair[1]))
+            sums = cute.arch.add_packed_f32x2(sums, pair)
+            weights += pair
+        words += _cast(config, weights)
 
     # 4. P, once the product with the tile before has read the previous one
     if count > 0:
@@ -148,7 +150,7 @@ def _tile(
     _store_weights(c, thread, words)
     ptx.fence_async_proxy()  # P, for the tensor core
     tmem.fence_before()  # the scores have been read
-    _signal(c, c.leader + c.edge("ready").barrier(slot))
+    signal(c, c.leader + c.edge("ready").barrier(slot))
     return new_max, row_sum * factor + (sums[0] + sums[1])
 
 
@@ -173,22 +175,11 @@ def _tell(c: Context, offset: Int32, value: Float32, barrier: Int32) -> None:
         ptx.arrive(c.shared + barrier)
 
 
-@cute.jit
-def _signal(c: Context, barrier: Int32) -> None:
-    """Arrive for the warp at a barrier of the even CTA."""
-    ptx.sync_warp()
-    if c.lane == 0:
-        if cutlass.const_expr(c.config.num_ctas == 1):
-            ptx.arrive(barrier)
-        else:
-            ptx.arrive_in_cluster(barrier)
-
-
-def _cast(config: Config, values: list[Float32]) -> list[cutlass.Uint32]:
-    """Weights in the input's dtype, as words."""
+def _cast(config: Config, weights: list[Float32]) -> list[cutlass.Uint32]:
+    """Four weights in the input's dtype, as words."""
     if config.is_fp8:
-        return [ptx.pack_e4m3(values[at : at + 4]) for at in range(0, KEYS, 4)]
-    return [ptx.pack_half(config.dtype, *values[at : at + 2]) for at in range(0, KEYS, 2)]
+        return [ptx.pack_e4m3(weights)]
+    return [ptx.pack_half(config.dtype, *weights[at : at + 2]) for at in (0, 2)]
 
 
 def _store_weights(c: Context, thread: Thread, words: list[cutlass.Uint32]) -> None:

@@ -7,6 +7,7 @@ Keys lie in a tile at *positions*. All positions of a page but those of the last
 those of its keys. The last page is loaded so that its last key in use fills its last position, and
 the positions before its first one, the *gap*, are filled with zeros by the TMA: what lies in the
 page after the last key never reaches shared memory, where NaN times a weight of zero would be NaN.
+What a window leaves out before the first key is overwritten there, by the warp that loads values.
 """
 
 from dataclasses import dataclass, fields
@@ -79,6 +80,7 @@ class Work:
     first_row: Int32  # of the tile, counted through the request's rows (token, head)
     context: Int32  # G: length of the context
     end: Int32  # keys [0, end) are seen by the last token or by nobody
+    start: Int32  # the position of the first key that the first token sees
     first_tile: Int32
     num_tiles: Int32  # of keys; may be 0
     gap: Int32  # the first position of the last page in use
@@ -99,12 +101,14 @@ def work_at(index: Int32, p: Parameters, config: Config) -> Work:
     tiles = ptx.larger((end + TILE_N - 1) // TILE_N - first_tile, Int32(0))
     tiles = select_(first < end, tiles, Int32(0))
     each = ptx.divide(tiles + p.num_splits - 1, p.num_splits)
-    start = ptx.smaller(split * each, tiles)
-    stop = ptx.smaller(start + each, tiles)
+    begin = ptx.smaller(split * each, tiles)
+    stop = ptx.smaller(begin + each, tiles)
     gap = (end - 1) // config.page_size * config.page_size
+    shift = gap + config.page_size - end
+    start = select_(first >= gap, first + shift, first)
     return Work(
-        batch, split, tile * p.rows_per_tile, context, end, first_tile + start, stop - start,
-        gap, gap + config.page_size - end,
+        batch, split, tile * p.rows_per_tile, context, end, start, first_tile + begin, stop - begin,
+        gap, shift,
     )  # fmt: skip
 
 

@@ -8,12 +8,13 @@ from conformance.adapters.optimized import Optimized
 from conformance.kernel import RunOptions
 from conformance.properties import PROPERTIES, Observation
 from reference.inputs import make_inputs
-from reference.problem import Dims, Mask, Problem, Recipe
+from reference.problem import Dcp, Dims, Mask, Problem, Recipe
 from simulator.policy import POLICIES
 
 FP8, BF16, FP16 = "float8_e4m3fn", "bfloat16", "float16"
 HOSTILE = Recipe(poison=True, table_tail="minimal")
 KERNEL = Optimized()
+DEFAULTS = RunOptions()
 pytestmark = pytest.mark.filterwarnings("ignore")  # the DSL's own, when it compiles
 
 
@@ -23,7 +24,7 @@ def problem(dtype: str, heads: int, tokens: int, lens: tuple[int, ...], **other:
     return Problem(dims=Dims(heads, tokens), dtype=dtype, seq_lens=lens, **(fields | other))
 
 
-def judge(case: Problem, options: RunOptions = RunOptions(), recipe: Recipe = HOSTILE) -> None:
+def judge(case: Problem, options: RunOptions = DEFAULTS, recipe: Recipe = HOSTILE) -> None:
     """Fail where a property of a run does not hold."""
     inputs = make_inputs(case, recipe, seed=1)
     after = make_inputs(case, recipe, seed=1)
@@ -42,8 +43,9 @@ def test_lengths_around_tile_and_page_boundaries(dtype: str, heads: int) -> None
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 @pytest.mark.parametrize(("dtype", "heads"), [(FP8, 128), (FP8, 16)])
 def test_every_schedule_gives_the_answer(policy: str, dtype: str, heads: int) -> None:
-    """No order that the barriers allow is wrong: each warp as far as it gets, one step at a time."""
-    judge(problem(dtype, heads, 1, (300,)), RunOptions(num_splits=1, policy=policy, policy_seed=3))
+    """No order that the barriers allow is wrong: one warp as far as it gets, one step each, ..."""
+    options = RunOptions(num_splits=1, policy=policy, policy_seed=3)
+    judge(problem(dtype, heads, 1, (300,)), options)
 
 
 def test_splits_are_merged() -> None:
@@ -55,3 +57,24 @@ def test_a_persistent_cluster_serves_several_pieces_of_work() -> None:
     """Two clusters take eight pieces, one of them empty; the LSE is in base e."""
     case = problem(FP8, 96, 2, (130, 0), is_var_seq=False, lse_base="e", enable_pdl=True)
     judge(case, RunOptions(num_splits=2, num_sms=4))
+
+
+@pytest.mark.parametrize(("dtype", "heads"), [(FP8, 128), (FP8, 16), (BF16, 16)])
+@pytest.mark.parametrize("window", [0, 70])
+def test_windows_leave_poison_behind(dtype: str, heads: int, window: int) -> None:
+    """Keys left of every window are NaN, in the first tile too, and with one page for both ends."""
+    case = problem(dtype, heads, 3, (300, 4, 77), mask=Mask(causal=True, window_left=window))
+    judge(case, RunOptions(num_splits=2))
+
+
+@pytest.mark.parametrize(("dtype", "heads"), [(FP8, 16), (BF16, 16)])
+@pytest.mark.parametrize("interleave", [1, 4])
+def test_ranks_of_a_context_see_their_share(dtype: str, heads: int, interleave: int) -> None:
+    """The second of two ranks; the cache holds more keys than its share, and less."""
+    share = Dcp(world=2, rank=1, interleave_size=interleave, causal_seqs=(201, 14, 150))
+    judge(problem(dtype, heads, 3, (140, 4, 70), dcp=share), RunOptions(num_splits=1))
+
+
+def test_a_scale_of_zero_weighs_all_visible_keys_alike() -> None:
+    """Masked scores stay -inf: times zero they would be NaN."""
+    judge(problem(FP8, 16, 2, (150,), softmax_scale=0.0))
