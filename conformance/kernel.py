@@ -36,6 +36,7 @@ MAX_SPLITS = 256
 
 # Imported when asked for: an adapter pulls in its kernel's whole toolchain.
 REPOSITORY_KERNELS = {
+    "optimized": "conformance.adapters.optimized:kernel",
     "tokenspeed-mla-2.0.4-fp8": "conformance.adapters.tokenspeed:fp8_2_0_4",
     "tokenspeed-mla-0.2.5-fp8": "conformance.adapters.tokenspeed:fp8_0_2_5",
 }
