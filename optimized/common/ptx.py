@@ -6,6 +6,7 @@ which it is written; arithmetic is not, so that it may be scheduled. Source: PTX
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from cutlass import Float32, Int32, Int64, Uint32
@@ -48,6 +49,24 @@ def _index(position: int) -> Any:
     return ir.Attribute.parse(f"array<i64: {position}>")  # type: ignore[attr-defined]
 
 
+@dataclass(frozen=True)
+class Place:
+    """An address in shared memory: a register, and a constant that the instruction adds."""
+
+    base: Int32
+    offset: int
+
+
+def _place(address: Any) -> tuple[Any, int]:
+    """The register and the constant of an address."""
+    return (address.base, address.offset) if isinstance(address, Place) else (address, 0)
+
+
+def opaque(number: T) -> T:
+    """The same integer, as something that the compiler keeps in a register and does not redo."""
+    return value("mov.b32 $0, $1;", [number], type(number), effect=True)
+
+
 def value(text: str, arguments: Sequence[Any], kind: type[T], *, effect: bool = False) -> T:
     """The one result, of a DSL type, of a PTX text; see `asm`."""
     result: T = asm(text, arguments, [kind], effect=effect)
@@ -85,9 +104,10 @@ def store_global_words(address: Int64, words: Sequence[Any]) -> None:
     _store("global", address, words)
 
 
-def load_shared_float(address: Int32) -> Float32:
+def load_shared_float(address: Int32 | Place) -> Float32:
     """A float32 of the CTA's shared memory."""
-    return value("ld.shared.f32 $0, [$1];", [address], Float32, effect=True)
+    base, offset = _place(address)
+    return value(f"ld.shared.f32 $0, [$1+{offset}];", [base], Float32, effect=True)
 
 
 def load_shared_int(address: Int32) -> Int32:
@@ -95,9 +115,10 @@ def load_shared_int(address: Int32) -> Int32:
     return value("ld.shared.b32 $0, [$1];", [address], Int32, effect=True)
 
 
-def store_shared_float(address: Int32, value: Float32) -> None:
+def store_shared_float(address: Int32 | Place, value: Float32) -> None:
     """Write a float32 to the CTA's shared memory."""
-    asm("st.shared.f32 [$0], $1;", [address, value])
+    base, offset = _place(address)
+    asm(f"st.shared.f32 [$0+{offset}], $1;", [base, value])
 
 
 def store_shared_words(address: Int32, words: Sequence[Any]) -> None:
@@ -129,32 +150,34 @@ def init_barrier(barrier: Int32, arrivals: int) -> None:
     asm(f"mbarrier.init.shared::cta.b64 [$0], {arrivals};", [barrier])
 
 
-def wait_barrier(barrier: Int32, parity: Int32) -> None:
+def wait_barrier(barrier: Int32 | Place, parity: Int32) -> None:
     """Wait until the phase of that parity is complete; acquires in the cluster."""
+    base, offset = _place(barrier)
     asm(
         "{\n.reg .pred done;\nRETRY:\n"
-        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [$0], $1;\n"
+        f"mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [$0+{offset}], $1;\n"
         "@done bra DONE;\nbra RETRY;\nDONE:\n}",
-        [barrier, parity],
+        [base, parity],
     )
 
 
-def arrive(barrier: Int32) -> None:
+def arrive(barrier: Int32 | Place) -> None:
     """Arrive at an mbarrier of the CTA; releases in the CTA."""
-    asm("mbarrier.arrive.release.cta.shared::cta.b64 _, [$0];", [barrier])
+    base, offset = _place(barrier)
+    asm(f"mbarrier.arrive.release.cta.shared::cta.b64 _, [$0+{offset}];", [base])
 
 
-def arrive_in_cluster(barrier: Int32) -> None:
+def arrive_in_cluster(barrier: Int32 | Place) -> None:
     """Arrive at an mbarrier of any CTA of the cluster; releases in the cluster."""
-    asm("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [$0];", [barrier])
+    base, offset = _place(barrier)
+    asm(f"mbarrier.arrive.release.cluster.shared::cluster.b64 _, [$0+{offset}];", [base])
 
 
-def arrive_expecting(barrier: Int32, num_bytes: int) -> None:
+def arrive_expecting(barrier: Int32 | Place, num_bytes: int) -> None:
     """Arrive at an mbarrier of any CTA of the cluster; its phase waits for ``num_bytes`` more."""
-    asm(
-        f"mbarrier.arrive.expect_tx.release.cluster.shared::cluster.b64 _, [$0], {num_bytes};",
-        [barrier],
-    )
+    base, offset = _place(barrier)
+    name = "mbarrier.arrive.expect_tx.release.cluster.shared::cluster.b64"
+    asm(f"{name} _, [$0+{offset}], {num_bytes};", [base])
 
 
 def in_cta(address: Int32, rank: int) -> Int32:

@@ -97,7 +97,7 @@ class Config:
     @property
     def key_stages(self) -> int:
         """Stages of keys: as many as fit."""
-        return 2 if self.is_fp8 else 3
+        return 2 if self.shares_values else 3
 
     @property
     def value_groups(self) -> int:
@@ -107,9 +107,7 @@ class Config:
     @property
     def value_chunk_rows(self) -> int:
         """Keys whose values one stage holds."""
-        if self.shares_values:
-            return TILE_N
-        return 64 if self.is_fp8 else 32
+        return TILE_N if self.is_fp8 else 32
 
     @property
     def value_chunks(self) -> int:
@@ -124,7 +122,9 @@ class Config:
     @property
     def value_stages(self) -> int:
         """Stages of values: none where the keys serve."""
-        return 0 if self.shares_values else 4
+        if self.shares_values:
+            return 0
+        return 2 if self.is_fp8 else 4
 
     @property
     def box_rows(self) -> int:

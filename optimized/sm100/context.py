@@ -8,7 +8,7 @@ from cutlass import Int32, cute, select_
 
 from optimized.common import ptx
 from optimized.sm100.config import Config
-from optimized.sm100.pipelines import Edge
+from optimized.sm100.pipelines import BARRIER_BYTES, Edge
 from optimized.sm100.scheduler import Parameters
 from optimized.sm100.smem import SharedLayout
 
@@ -42,9 +42,17 @@ class Context:
         """The barriers of an edge, as offsets."""
         return self.layout.edges[name]
 
+    def barrier(self, edge: str, stage: Any = 0) -> ptx.Place:
+        """A barrier of this CTA."""
+        return ptx.Place(self.shared + BARRIER_BYTES * stage, self.edge(edge).offset)
+
+    def leaders(self, edge: str, stage: Any = 0) -> ptx.Place:
+        """A barrier of the even CTA, in the cluster's address space."""
+        return ptx.Place(self.leader + BARRIER_BYTES * stage, self.edge(edge).offset)
+
 
 @cute.jit
-def signal(c: Context, barrier: Int32) -> None:
+def signal(c: Context, barrier: Int32 | ptx.Place) -> None:
     """Arrive for the warp, once all its lanes are here, at a barrier of any CTA of the cluster."""
     ptx.sync_warp()
     if c.lane == 0:

@@ -63,8 +63,9 @@ def run(config: cutlass.Constexpr, atom: Any, parameters: Parameters) -> None:
     block, _, _ = cute.arch.block_idx()
     blocks, _, _ = cute.arch.grid_dim()
     warp = cute.arch.make_warp_uniform(thread // WARP_THREADS)
-    lane = thread % WARP_THREADS
-    shared = cute.arch.get_dyn_smem(cutlass.Uint8, alignment=ALIGNMENT_BYTES).toint()
+    lane = ptx.opaque(thread % WARP_THREADS)
+    start = cute.arch.get_dyn_smem(cutlass.Uint8, alignment=ALIGNMENT_BYTES).toint()
+    shared = ptx.opaque(Int32(start))
     rank, leader = Int32(0), shared
     if cutlass.const_expr(config.num_ctas == 2):
         rank = block % 2
@@ -85,10 +86,18 @@ def run(config: cutlass.Constexpr, atom: Any, parameters: Parameters) -> None:
 
     # 2. Roles
     c = Context(
-        config, parameters, shared, leader, ptx.load_shared_int(shared + layout.tensor_memory),
-        rank, block // config.num_ctas, blocks // config.num_ctas, lane, thread % ROLE_THREADS,
-        _map_address(atom),
-    )  # fmt: skip
+        config=config,
+        parameters=parameters,
+        shared=shared,
+        leader=leader,
+        tensor_memory=ptx.load_shared_int(shared + layout.tensor_memory),
+        rank=rank,
+        cluster=block // config.num_ctas,
+        num_clusters=blocks // config.num_ctas,
+        lane=lane,
+        thread=ptx.opaque(thread % ROLE_THREADS),
+        tensor_map=_map_address(atom),
+    )
     if warp < SOFTMAX_WARPS.stop:
         role_softmax.run(c)
     elif warp < CORRECTION_WARPS.stop:

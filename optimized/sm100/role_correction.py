@@ -8,10 +8,11 @@ import cutlass
 from cutlass import Float32, Int32, Int64, cute, select_
 
 from optimized.common import ptx
+from optimized.common.ptx import Place
 from optimized.sm100 import tmem
 from optimized.sm100.config import QK_GROUPS, ROWS, VALUE_BLOCK, VALUE_BLOCKS
 from optimized.sm100.context import Context, signal
-from optimized.sm100.role_softmax import Thread, thread_of, warp_lanes
+from optimized.sm100.role_softmax import Thread, thread_of
 from optimized.sm100.scheduler import Row, Work, row_of, stored_row, work_at
 from optimized.sm100.smem import SLOT_BYTES
 from optimized.sm100.warps import ROLE_THREADS
@@ -35,11 +36,11 @@ def run(c: Context) -> None:
             for step in cutlass.range(work.num_tiles, unroll=1):
                 _rescale_tile(c, thread, step, count)
                 count += 1
-            ptx.wait_barrier(c.shared + c.edge("final").barrier(0), works & 1)
-            total = ptx.load_shared_float(c.shared + layout.final + thread.exchange)
-            total += ptx.load_shared_float(c.shared + layout.final + thread.partner)
+            ptx.wait_barrier(c.barrier("final"), works & 1)
+            total = ptx.load_shared_float(Place(thread.slot, layout.final))
+            total += ptx.load_shared_float(Place(thread.partner_slot, layout.final))
             works += 1
-            ptx.wait_barrier(c.shared + c.edge("output").barrier(0), (count - 1) & 1)
+            ptx.wait_barrier(c.barrier("output"), (count - 1) & 1)
             tmem.fence_after()
         if (work.num_tiles > 0) | (p.num_splits == 1):
             _store(c, thread, row, work, total)
@@ -65,30 +66,29 @@ def _load_query(c: Context, work: Work) -> None:
         ptx.copy_async_16(span + vector, source, num_bytes)
     ptx.wait_async_copies()
     ptx.fence_async_proxy()  # the query, for the tensor core
-    signal(c, c.leader + c.edge("query").barrier(0))
+    signal(c, c.leaders("query"))
 
 
 @cute.jit
 def _rescale_tile(c: Context, thread: Thread, step: Int32, count: Int32) -> None:
     """Rescale the output before the values of a tile are added, where a row of the warp asks it."""
     slot = count & 1
-    ptx.wait_barrier(c.shared + c.edge("rescale").barrier(slot), (count >> 1) & 1)
-    at = c.layout.rescale + slot * SLOT_BYTES + thread.exchange
-    factor = ptx.load_shared_float(c.shared + at)
+    ptx.wait_barrier(c.barrier("rescale", slot), (count >> 1) & 1)
+    factor = ptx.load_shared_float(Place(thread.slot + slot * SLOT_BYTES, c.layout.rescale))
     if (step > 0) & cute.arch.vote_any_sync(factor != 1.0):
         # The softmax warps have seen the output of the tile before the last one, so that the
         # parity is that of the last one.
-        ptx.wait_barrier(c.shared + c.edge("output").barrier(0), (count - 1) & 1)
+        ptx.wait_barrier(c.barrier("output"), (count - 1) & 1)
         tmem.fence_after()
-        _rescale(c, factor)
+        _rescale(thread, factor)
     tmem.fence_before()  # the output has been rescaled, or stored
-    signal(c, c.leader + c.edge("ready").barrier(slot))
+    signal(c, c.leaders("ready", slot))
 
 
 @cute.jit
-def _rescale(c: Context, factor: Float32) -> None:
+def _rescale(thread: Thread, factor: Float32) -> None:
     """Multiply this thread's half row of each block of the output."""
-    columns = c.tensor_memory + tmem.OUTPUT + warp_lanes(c)
+    columns = thread.columns + tmem.OUTPUT
     for at in cutlass.range_constexpr(0, VALUE_BLOCKS * tmem.OUTPUT_COLS, TRANSFER):
         values = tmem.load_columns(columns + at, TRANSFER)
         tmem.store_columns(columns + at, [value * factor for value in values])
@@ -99,7 +99,7 @@ def _store(c: Context, thread: Thread, row: Row, work: Work, total: Float32) -> 
     """Store this thread's half row of each block: normalised; zeros where no key is seen."""
     p = c.parameters
     scale = select_(total > 0.0, ptx.reciprocal(total), Float32(0.0))
-    columns = c.tensor_memory + tmem.OUTPUT + warp_lanes(c)
+    columns = thread.columns + tmem.OUTPUT
     for at in cutlass.range_constexpr(0, VALUE_BLOCKS * tmem.OUTPUT_COLS, TRANSFER):
         block, in_block = at // tmem.OUTPUT_COLS, at % tmem.OUTPUT_COLS
         values = [Float32(0.0)] * TRANSFER

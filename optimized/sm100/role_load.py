@@ -69,7 +69,7 @@ def values_stream(c: Context) -> Stream:
 @cute.jit
 def run(c: Context, stream: Stream) -> None:
     """Load every tile of every piece of work, then wait until the stages have been used."""
-    free = c.edge(f"{stream.edge}_free")
+    free = f"{stream.edge}_free"
     stage, parity, scrubbed = Int32(0), Int32(0), Int32(0)
     for index in cutlass.range(c.cluster, c.parameters.num_work, c.num_clusters, unroll=1):
         work = work_at(index, c.parameters, c.config)
@@ -78,13 +78,13 @@ def run(c: Context, stream: Stream) -> None:
             tile = work.first_tile + step
             ahead = _pages(c, stream, work, tile + 1)
             for at in cutlass.range_constexpr(stream.chunks):
-                ptx.wait_barrier(c.shared + free.barrier(stage), parity ^ 1)
+                ptx.wait_barrier(c.barrier(free, stage), parity ^ 1)
                 chunk = Chunk(work, tile, at, stage)
                 scrubbed = _load(c, stream, chunk, pages, scrubbed)
                 stage, parity = next_stage(stage, parity, stream.stages)
             pages = ahead
     for _ in cutlass.range_constexpr(stream.stages):
-        ptx.wait_barrier(c.shared + free.barrier(stage), parity ^ 1)
+        ptx.wait_barrier(c.barrier(free, stage), parity ^ 1)
         stage, parity = next_stage(stage, parity, stream.stages)
 
 
@@ -98,14 +98,14 @@ def _load(
     hide that. So a chunk that has some lands at a barrier of this warp, which overwrites them and
     only then signals that the chunk is there.
     """
-    full = c.leader + c.edge(stream.edge).barrier(chunk.stage)
+    full = c.leaders(stream.edge, chunk.stage)
     unseen = chunk.work.start - chunk.tile * TILE_N
     if cutlass.const_expr(not stream.is_keys):
         unseen = unseen - chunk.index * stream.rows
     if cutlass.const_expr(not stream.holds_values):
         unseen = Int32(0)
     if unseen > 0:
-        scrub = c.shared + c.edge("scrub").barrier(0)
+        scrub = c.barrier("scrub")
         _expect(c, stream, scrub)
         _issue(c, stream, chunk, pages, scrub)
         ptx.wait_barrier(scrub, scrubbed & 1)
@@ -120,7 +120,7 @@ def _load(
 
 
 @cute.jit
-def _expect(c: Context, stream: Stream, barrier: Int32) -> None:
+def _expect(c: Context, stream: Stream, barrier: ptx.Place) -> None:
     """Arrive for this CTA, and let the phase wait for the bytes of its chunk."""
     if c.lane == 0:
         ptx.arrive_expecting(barrier, stream.chunk_bytes)
@@ -178,7 +178,7 @@ def _page(c: Context, work: Work, index: Int32) -> Int32:
 
 @cute.jit
 def _issue(
-    c: Context, stream: Stream, chunk: Chunk, pages: tuple[Int32, ...], barrier: Int32
+    c: Context, stream: Stream, chunk: Chunk, pages: tuple[Int32, ...], barrier: ptx.Place
 ) -> None:
     """Issue this lane's boxes of a chunk; their bytes count at ``barrier``."""
     config, work = c.config, chunk.work
@@ -212,13 +212,13 @@ def _column(c: Context, stream: Stream, chunk: int, group: Int32) -> Int32:
     return (group + (block * (c.config.num_ctas - 1) + c.rank) * in_block) * GROUP
 
 
-def _copy(c: Context, target: Int32, at: tuple[Int32, ...], barrier: Int32) -> None:
+def _copy(c: Context, target: Int32, at: tuple[Int32, ...], barrier: ptx.Place) -> None:
     """Issue one box; its bytes count at a barrier of either CTA."""
     space, group = ("cta", "") if c.config.num_ctas == 1 else ("cluster", ".cta_group::2")
     name = (
         f"cp.async.bulk.tensor.3d.shared::{space}.global.tile.mbarrier::complete_tx::bytes{group}"
     )
     ptx.asm(
-        f"{name} [$0], [$1, {{$2, $3, $4}}], [$5];",
-        [target, c.tensor_map, *at, barrier],
+        f"{name} [$0], [$1, {{$2, $3, $4}}], [$5+{barrier.offset}];",
+        [target, c.tensor_map, *at, barrier.base],
     )

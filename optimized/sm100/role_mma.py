@@ -28,7 +28,7 @@ def run(c: Context) -> None:
     for index in cutlass.range(c.cluster, c.parameters.num_work, c.num_clusters, unroll=1):
         work = work_at(index, c.parameters, c.config)
         if work.num_tiles > 0:
-            ptx.wait_barrier(c.shared + c.edge("query").barrier(0), works & 1)
+            ptx.wait_barrier(c.barrier("query"), works & 1)
             works += 1
             for step in cutlass.range(work.num_tiles + 1, unroll=1):
                 if step < work.num_tiles:
@@ -43,13 +43,12 @@ def run(c: Context) -> None:
 @cute.jit
 def _scores(c: Context, count: Int32, stage: Int32, parity: Int32) -> tuple[Int32, Int32]:
     """Multiply the query by the keys of one tile into the scores' slot of its turn."""
-    keys = c.edge("keys")
     for chunk in cutlass.range_constexpr(c.config.key_chunks):
-        ptx.wait_barrier(c.shared + keys.barrier(stage), parity)
+        ptx.wait_barrier(c.barrier("keys", stage), parity)
         tmem.fence_after()
         _scores_chunk(c, count, chunk, stage)
-        stage, parity = next_stage(stage, parity, keys.stages)
-    tmem.commit(c.config, c.shared + c.edge("scores").barrier(count & 1))
+        stage, parity = next_stage(stage, parity, c.config.key_stages)
+    tmem.commit(c.config, c.barrier("scores", count & 1))
     return stage, parity
 
 
@@ -72,7 +71,7 @@ def _scores_chunk(c: Context, count: Int32, chunk: int, stage: Int32) -> None:
                 chunk > 0 or in_query > 0,
             )  # fmt: skip
     if cutlass.const_expr(not config.shares_values):
-        tmem.commit(config, c.shared + c.edge("keys_free").barrier(stage))
+        tmem.commit(config, c.barrier("keys_free", stage))
 
 
 @cute.jit
@@ -82,7 +81,6 @@ def _output(
     """Add P times the values of one tile to the output; the first tile of a work begins it."""
     config, layout = c.config, c.layout
     name = "keys" if config.shares_values else "values"
-    values, free = c.edge(name), c.edge(f"{name}_free")
     buffer = layout.keys if config.shares_values else layout.values
     chunk_bytes = config.key_chunk_bytes if config.shares_values else config.value_chunk_bytes
     shape = tmem.instruction_descriptor(config, VALUE_BLOCK, rows_contiguous_b=True)
@@ -90,10 +88,10 @@ def _output(
     p = tmem.Operand(config.span_bytes, 0, stride).at(c.shared + layout.probabilities)
     group_bytes = config.value_chunk_rows * config.span_bytes
     operand = tmem.Operand(config.span_bytes, group_bytes, stride)
-    ptx.wait_barrier(c.shared + c.edge("ready").barrier(count & 1), (count >> 1) & 1)
+    ptx.wait_barrier(c.barrier("ready", count & 1), (count >> 1) & 1)
     for chunk in cutlass.range_constexpr(config.value_chunks):
         if cutlass.const_expr(not config.shares_values):
-            ptx.wait_barrier(c.shared + values.barrier(stage), parity)
+            ptx.wait_barrier(c.barrier("values", stage), parity)
         tmem.fence_after()
         b = operand.at(c.shared + buffer + stage * chunk_bytes)
         for key in cutlass.range_constexpr(0, config.value_chunk_rows, config.mma_k):
@@ -108,7 +106,7 @@ def _output(
                 tmem.multiply(
                     config, d, tmem.offset(p, in_p), tmem.offset(b, in_values), shape, accumulate
                 )
-        tmem.commit(config, c.shared + free.barrier(stage))
-        stage, parity = next_stage(stage, parity, values.stages)
-    tmem.commit(config, c.shared + c.edge("output").barrier(0))
+        tmem.commit(config, c.barrier(f"{name}_free", stage))
+        stage, parity = next_stage(stage, parity, c.edge(name).stages)
+    tmem.commit(config, c.barrier("output"))
     return stage, parity

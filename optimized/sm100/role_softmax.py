@@ -17,6 +17,7 @@ import cutlass
 from cutlass import Float32, Int32, Int64, cute, select_
 
 from optimized.common import ptx
+from optimized.common.ptx import Place
 from optimized.plan import TILE_N
 from optimized.sm100 import tmem
 from optimized.sm100.config import GROUP, LOG2_P_SCALE, RESCALE_THRESHOLD, ROWS, Config
@@ -47,8 +48,9 @@ class Thread:
     row: Int32
     half: Int32
     pair_barrier: Int32
-    exchange: Int32  # its place in the first slot of each kind, as an offset in the slot
-    partner: Int32
+    slot: Int32  # shared memory's address, moved on by the thread's place in a slot
+    partner_slot: Int32  # the same for the row's other thread
+    columns: Int32  # tensor memory's address, at this warp's lanes
 
 
 @dataclass(frozen=True)
@@ -63,15 +65,15 @@ class Task:
 
 def thread_of(c: Context) -> Thread:
     """The place of this softmax or correction thread."""
+    first_lane = c.thread // WARP_THREADS * WARP_THREADS
     return Thread(
-        c.thread % ROWS, c.thread // ROWS, c.thread // WARP_THREADS % 2 + FIRST_PAIR_BARRIER,
-        c.thread * FLOAT_BYTES, (c.thread ^ ROWS) * FLOAT_BYTES,
-    )  # fmt: skip
-
-
-def warp_lanes(c: Context) -> Int32:
-    """What to add to an address of tensor memory to reach this warp's lanes."""
-    return (c.thread // WARP_THREADS * WARP_THREADS) << tmem.LANE_SHIFT
+        c.thread % ROWS,
+        c.thread // ROWS,
+        ptx.opaque(c.thread // WARP_THREADS % 2 + FIRST_PAIR_BARRIER),
+        ptx.opaque(c.shared + c.thread * FLOAT_BYTES),
+        ptx.opaque(c.shared + (c.thread ^ ROWS) * FLOAT_BYTES),
+        ptx.opaque(c.tensor_memory + (first_lane << tmem.LANE_SHIFT)),
+    )
 
 
 @cute.jit
@@ -90,10 +92,10 @@ def run(c: Context) -> None:
             count += 1
         if work.num_tiles > 0:
             # The output of the last tile: its `rescale` slot may be written again after this.
-            ptx.wait_barrier(c.shared + c.edge("output").barrier(0), (count - 1) & 1)
-            _tell(c, layout.final + thread.exchange, row_sum, c.edge("final").barrier(0))
+            ptx.wait_barrier(c.barrier("output"), (count - 1) & 1)
+            _tell(c, Place(thread.slot, layout.final), row_sum, c.barrier("final"))
             ptx.sync_threads(thread.pair_barrier, 2 * WARP_THREADS)
-            row_sum += ptx.load_shared_float(c.shared + layout.final + thread.partner)
+            row_sum += ptx.load_shared_float(Place(thread.partner_slot, layout.final))
         _store_lse(c, thread, row, work, row_max, row_sum)
 
 
@@ -106,10 +108,10 @@ def _tile(
     position = (task.work.first_tile + step) * TILE_N
     config, layout, p = c.config, c.layout, c.parameters
     slot = count & 1
-    scores = c.tensor_memory + tmem.SCORES + slot * tmem.SCORES_COLS + warp_lanes(c)
+    scores = thread.columns + tmem.SCORES + slot * tmem.SCORES_COLS
 
     # 1. Scores, masked where some row does not see the whole tile
-    ptx.wait_barrier(c.shared + c.edge("scores").barrier(slot), (count >> 1) & 1)
+    ptx.wait_barrier(c.barrier("scores", slot), (count >> 1) & 1)
     tmem.fence_after()
     if (position < plain.low) | (position + TILE_N > plain.high):
         _hide(scores, task, position + thread.half * KEYS)
@@ -120,16 +122,16 @@ def _tile(
     for at in cutlass.range_constexpr(1, KEYS - 1, 2):
         tile_max = ptx.max3(tile_max, values[at], values[at + 1])
     tile_max = cute.arch.fmax(tile_max, values[KEYS - 1])
-    mine = c.shared + layout.exchange + slot * SLOT_BYTES
-    ptx.store_shared_float(mine + thread.exchange, tile_max)
+    mine = thread.slot + slot * SLOT_BYTES
+    ptx.store_shared_float(Place(mine, layout.exchange), tile_max)
     ptx.sync_threads(thread.pair_barrier, 2 * WARP_THREADS)
-    tile_max = cute.arch.fmax(tile_max, ptx.load_shared_float(mine + thread.partner))
+    partner = Place(thread.partner_slot + slot * SLOT_BYTES, layout.exchange)
+    tile_max = cute.arch.fmax(tile_max, ptx.load_shared_float(partner))
     grown = (tile_max - row_max) * p.scale > RESCALE_THRESHOLD
     new_max = select_(grown, tile_max, row_max)
     base = select_(new_max == Float32(NOTHING), Float32(0.0), new_max)
     factor = select_(grown, ptx.exp2((row_max - base) * p.scale), Float32(1.0))
-    rescale = layout.rescale + slot * SLOT_BYTES + thread.exchange
-    _tell(c, rescale, factor, c.edge("rescale").barrier(slot))
+    _tell(c, Place(mine, layout.rescale), factor, c.barrier("rescale", slot))
 
     # 3. Weights, and their sum before they are cast
     bias = Float32(LOG2_P_SCALE) - base * p.scale
@@ -146,11 +148,11 @@ def _tile(
 
     # 4. P, once the product with the tile before has read the previous one
     if count > 0:
-        ptx.wait_barrier(c.shared + c.edge("output").barrier(0), (count - 1) & 1)
+        ptx.wait_barrier(c.barrier("output"), (count - 1) & 1)
     _store_weights(c, thread, words)
     ptx.fence_async_proxy()  # P, for the tensor core
     tmem.fence_before()  # the scores have been read
-    signal(c, c.leader + c.edge("ready").barrier(slot))
+    signal(c, c.leaders("ready", slot))
     return new_max, row_sum * factor + (sums[0] + sums[1])
 
 
@@ -167,12 +169,12 @@ def _hide(scores: Int32, task: Task, position: Int32) -> None:
 
 
 @cute.jit
-def _tell(c: Context, offset: Int32, value: Float32, barrier: Int32) -> None:
+def _tell(c: Context, place: Place, value: Float32, barrier: Place) -> None:
     """Leave a value for the correction thread of the same row and half."""
-    ptx.store_shared_float(c.shared + offset, value)
+    ptx.store_shared_float(place, value)
     ptx.sync_warp()
     if c.lane == 0:
-        ptx.arrive(c.shared + barrier)
+        ptx.arrive(barrier)
 
 
 def _cast(config: Config, weights: list[Float32]) -> list[cutlass.Uint32]:
@@ -187,7 +189,7 @@ def _store_weights(c: Context, thread: Thread, words: list[cutlass.Uint32]) -> N
     config = c.config
     span = c.shared + c.layout.probabilities + thread.half * c.layout.query_group_bytes
     span = span + thread.row * config.span_bytes
-    # The swizzle exclusive-ors bits 4.. of an address with bits 7..; the span starts at a pattern.
+    # The swizzle exclusive-ors bits 4.. of an address with bits 7..; a group starts at a pattern.
     pattern = (span >> 7) & (config.span_bytes // VECTOR_BYTES - 1)
     per_vector = VECTOR_BYTES // WORD_BYTES
     for at in range(0, len(words), per_vector):

@@ -12,11 +12,10 @@ Sources: PTX ISA, "Data Path Layout Organization" (layout B and E), "Shared memo
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from cutlass import Float32, Int32, Int64
 
-from optimized.common.ptx import asm
+from optimized.common.ptx import Place, asm
 from optimized.plan import TILE_N
 from optimized.sm100.config import MMA_K_BYTES, VALUE_BLOCK, VALUE_BLOCKS, Config
 
@@ -127,7 +126,9 @@ def instruction_descriptor(config: Config, columns: int, *, rows_contiguous_b: b
     )
 
 
-def multiply(config: Config, d: Int32, a: Int64, b: Int64, shape: int, accumulate: Any) -> None:
+def multiply(
+    config: Config, d: Int32, a: Int64, b: Int64, shape: int, accumulate: Int32 | bool
+) -> None:
     """D = A B, plus D where ``accumulate`` is not 0: one step of `MMA_K_BYTES` along K.
 
     With one CTA the weight-stationary form is used, whose D lies two by two as that of two CTAs.
@@ -135,24 +136,21 @@ def multiply(config: Config, d: Int32, a: Int64, b: Int64, shape: int, accumulat
     weights = ".ws" if config.num_ctas == 1 else ""
     kind = "f8f6f4" if config.is_fp8 else "f16"
     name = f"tcgen05.mma{weights}.cta_group::{config.num_ctas}.kind::{kind}"
-    if isinstance(accumulate, bool):
-        accumulate = Int32(int(accumulate))
+    added = Int32(int(accumulate)) if isinstance(accumulate, bool) else accumulate
     asm(
         f"{{\n.reg .pred add;\nsetp.ne.b32 add, $4, 0;\n{name} [$0], $1, $2, $3, add;\n}}",
-        [d, a, b, Int32(shape), accumulate],
+        [d, a, b, Int32(shape), added],
     )
 
 
-def commit(config: Config, barrier: Int32) -> None:
+def commit(config: Config, barrier: Place) -> None:
     """Arrive at a barrier, in every CTA of the cluster, when all MMAs issued so far are done."""
     name = f"tcgen05.commit.cta_group::{config.num_ctas}.mbarrier::arrive::one.shared::cluster"
     if config.num_ctas == 1:
-        asm(f"{name}.b64 [$0];", [barrier])
+        asm(f"{name}.b64 [$0+{barrier.offset}];", [barrier.base])
     else:
-        text = (
-            f"{{\n.reg .b16 both;\nmov.b16 both, 3;\n{name}.multicast::cluster.b64 [$0], both;\n}}"
-        )
-        asm(text, [barrier])
+        name = f"{name}.multicast::cluster.b64 [$0+{barrier.offset}], both;"
+        asm(f"{{\n.reg .b16 both;\nmov.b16 both, 3;\n{name}\n}}", [barrier.base])
 
 
 assert MMA_K_BYTES == 32  # what the kinds f16 and f8f6f4 take
