@@ -8,16 +8,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 
 from optimized.errors import choice, flag, integer, number, refusal
-from optimized.plan import (
-    MAX_SPLITS,
-    NUM_SMS,
-    SPLIT_POLICIES,
-    Call,
-    Plan,
-    plan,
-    supports,
-    workspace_size,
-)
+from optimized.plan import NUM_SMS, Call, Plan, plan, supports, workspace_size
 from optimized.tensors import TMA_BYTES, Described, Tensor
 from reference.problem import DTYPES, Dims
 
@@ -82,15 +73,12 @@ def validate(
 
 
 def _check_options(arguments: Arguments) -> None:
-    """Refuse what is no tensor and asks no tensor for its limit."""
+    """Refuse what is no tensor, asks no tensor for its limit, and is not the plan's to refuse."""
     for name in ("is_var_seq", "causal_mask", "enable_pdl", "return_lse"):
         flag(name, getattr(arguments, name))
     number("softmax_scale", arguments.softmax_scale, low=0.0)
     number("output_scale", arguments.output_scale)
     choice("lse_base", arguments.lse_base, (2, "e"))
-    choice("split_policy", arguments.split_policy, SPLIT_POLICIES)
-    if arguments.num_splits is not None:
-        integer("num_splits", arguments.num_splits, 1, MAX_SPLITS)
     world = integer("cp_world", arguments.cp_world, 1)
     integer("cp_rank", arguments.cp_rank, 0, world - 1)
     integer("cp_interleave_size", arguments.cp_interleave_size, 1)
@@ -120,7 +108,7 @@ def _call(arguments: Arguments, query: Described) -> Call:
         max_seq_len=integer("max_seq_len", arguments.max_seq_len, 1),
         window_left=integer("window_left", arguments.window_left, -1),
         is_var_seq=arguments.is_var_seq,
-        token_major=1 in (tokens, heads) or query.strides[1] == heads * query.strides[2],
+        token_major=query.strides[1] == heads * query.strides[2],
     )
 
 

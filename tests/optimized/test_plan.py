@@ -22,6 +22,7 @@ from optimized.plan import (
     plan,
     specialisation_key,
     supports,
+    tiling,
     workspace_size,
 )
 from reference.folding import best_layout
@@ -227,6 +228,7 @@ def test_planned_splits_do_depend_on_the_batch() -> None:
         (128, 1, 10**6, 32),
         (16, 4, 10**6, 32),
         (128, 4, 10**6, 8),
+        (43, 3, 10**6, 16),  # 129 rows are two tiles
         (128, 64, 10**6, 1),
     ],
 )
@@ -260,6 +262,11 @@ def test_96_heads_and_4_tokens_pack_into_3_tiles(tokens_strided: bool) -> None:
     tiles = plan(call(96, 4, token_major=not tokens_strided)).tiling
     assert (tiles.packed, tiles.seq_eff) == ((False, 4) if tokens_strided else (True, 3))
     assert not plan(call(96, 4), rule="seed").tiling.packed
+
+
+def test_defaults_are_a_b200() -> None:
+    assert tiling(call(16, 4)).tile_m == 64
+    assert plan(call(16, 4)).num_sms == 148
 
 
 def test_ties_keep_folding() -> None:
@@ -363,6 +370,11 @@ def test_plan_refuses(kind: type[Exception], message: str, wish: dict[str, Any])
 def test_a_call_refuses(message: str, change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
         call(**change)
+
+
+def test_a_call_refuses_a_number_for_a_bool() -> None:
+    with pytest.raises(TypeError, match=r"^is_var_seq must be a bool, got 1$"):
+        call(is_var_seq=1)
 
 
 def test_supports_gives_the_reason() -> None:

@@ -110,6 +110,11 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
         "got 73736",
         {"kv_cache": values(9**6).as_strided((PAGES, 64, WIDTH), (36868, WIDTH, 1))},
     ),
+    (
+        "kv_cache must have a multiple of 16 bytes as the stride of dimension 0 (num_pages), "
+        "got 73736",
+        {"kv_cache": values(9**6).as_strided((2, 64, WIDTH), (36868, WIDTH, 1))},
+    ),
     # block_tables
     (
         "block_tables must have the dimensions [batch, max_pages], got the shape (3,)",
@@ -127,6 +132,10 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     (
         "block_tables must have 1 element as the stride of dimension 1 (max_pages), got 3",
         {"block_tables": ints(5, BATCH).T},
+    ),
+    (
+        "block_tables must have 1 element as the stride of dimension 1 (max_pages), got 3",
+        {"block_tables": ints(2, BATCH).T},
     ),
     # workspace_buffer
     (

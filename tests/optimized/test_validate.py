@@ -111,6 +111,10 @@ SERVED = {
     "query on 16 bytes": {"query": at(16, BATCH, TOKENS, HEADS, WIDTH, dtype=BF16)},
     "rows of a wider block table": {"block_tables": ints(BATCH, 50)[:, :5]},
     "an empty block table": {"block_tables": ints(BATCH, 0)},
+    "one page a request, with any stride": {"block_tables": ints(BATCH, 7)[:, ::7]},
+    "one page, with any stride": {
+        "kv_cache": values(9**6).as_strided((1, 64, WIDTH), (36868, WIDTH, 1))
+    },
     "causal_seqs without DCP": {"causal_seqs": ints(BATCH)},
     "DCP for 16-bit input": {"causal_seqs": ints(BATCH), "cp_world": 8, "cp_rank": 7},
     "interleaved DCP": {"causal_seqs": ints(BATCH), "cp_world": 2, "cp_interleave_size": 4},
