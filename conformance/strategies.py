@@ -67,18 +67,36 @@ def problems(kernel: Kernel, profile: str = "default") -> st.SearchStrategy[Draw
 
 @st.composite
 def _random(draw: st.DrawFn, kernel: Kernel, levels: Levels, shapes: tuple[Row, ...]) -> Drawn:
-    row = dict(draw(st.sampled_from(shapes)))
+    row = _shape(draw, levels, shapes)
     row |= {
         factor: draw(st.sampled_from(values))
         for factor, values in levels.items()
         if factor not in {*row, "longest", "batch_size", "others"}
     }
-    shortest = _shortest(kernel, row)
-    length = st.integers(shortest, LONGEST) | st.sampled_from(_edges(levels, row, shortest))
+    # What a length is drawn from does not depend on the shape, so that a smaller shape can be
+    # tried with the lengths as they are.
+    edges = sorted({_keys(place, shape) for place in levels["longest"] for shape in shapes})
+    length = st.integers(0, LONGEST) | st.sampled_from(edges)
     lengths = draw(st.lists(length, min_size=1, max_size=max(levels["batch_size"])))
-    drawn = _drawn(kernel, row, tuple(lengths), draw(st.integers(0, 2**32 - 1)))
+    shortest = _shortest(kernel, row)
+    seen = tuple(max(shortest, keys) for keys in lengths)
+    drawn = _drawn(kernel, row, seen, draw(st.integers(0, 2**32 - 1)))
     assume(kernel.supports(drawn[0]).ok)
     return drawn
+
+
+def _shape(draw: st.DrawFn, levels: Levels, shapes: tuple[Row, ...]) -> Row:
+    """Draw one of ``shapes`` factor by factor, so that each shrinks by itself.
+
+    The number of splits comes first: what fails with some number of splits is then looked for among
+    the simpler shapes that have that number.
+    """
+    left = shapes
+    for factor in sorted(shapes[0], key=lambda name: name != "splits"):
+        values = [v for v in levels[factor] if any(shape[factor] == v for shape in left)]
+        value = draw(st.sampled_from(values))
+        left = tuple(shape for shape in left if shape[factor] == value)
+    return dict(left[0])
 
 
 def problem_space(profile: str, kernel: Kernel) -> Space:
