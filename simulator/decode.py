@@ -15,7 +15,7 @@ from simulator.control_flow import immediate_post_dominators
 from simulator.errors import Location, SimulatorBug, Unsupported
 from simulator.isa import families
 from simulator.isa.table import Entry, Kind, Slot
-from simulator.isa.types import BITS
+from simulator.isa.values import BITS
 from simulator.machine.memory_map import PARAM_WINDOW, SHARED_BASE
 from simulator.program import (
     Block,

@@ -15,7 +15,7 @@ import numpy as np
 
 from simulator.errors import Location, SimulationError, SimulatorBug, Trap
 from simulator.isa.table import BLOCKED, Kind
-from simulator.isa.types import BITS, DTYPES, STORAGE
+from simulator.isa.values import BITS, DTYPES, STORAGE
 from simulator.machine.warp import Warp
 from simulator.program import (
     Block,

@@ -18,7 +18,7 @@ from llvmlite import ir
 
 from simulator.codegen.state import HEADER_WORDS, CtaState, WarpState
 from simulator.isa.table import TABLE, Entry, Kind, Slot
-from simulator.isa.types import BITS, DTYPES
+from simulator.isa.values import BITS, DTYPES
 from simulator.machine.warp import LANES
 
 OK, PYTHON, BLOCK = range(3)

@@ -12,7 +12,7 @@ from llvmlite import ir
 
 from simulator.codegen.emit import Emitter, Value, ints, lane_type, splat
 from simulator.codegen.translations import pure
-from simulator.isa.types import BITS
+from simulator.isa.values import BITS
 from simulator.machine.warp import LANES
 
 _NEAREST = ("", ".rn")

@@ -18,7 +18,7 @@ from simulator.codegen.emit import ADDRESS_LIMIT, Form
 from simulator.codegen.families import translation
 from simulator.codegen.state import BRANCH, EXIT, GOTO, HEADER_WORDS, WAIT, BlockState
 from simulator.isa.table import TABLE
-from simulator.isa.types import BITS
+from simulator.isa.values import BITS
 from simulator.machine.warp import LANES, is_of_warp
 from simulator.program import (
     Block,

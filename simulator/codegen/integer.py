@@ -6,7 +6,7 @@ from typing import Any
 
 from simulator.codegen.emit import Emitter, Value, ints, splat
 from simulator.codegen.translations import pure
-from simulator.isa.types import BITS
+from simulator.isa.values import BITS
 
 _UNSIGNED = ("u16", "u32", "u64")
 _SIGNED = ("s16", "s32", "s64")

@@ -14,7 +14,7 @@ from simulator.codegen.emit import I32, I64, POINTER, Emitter, Value, ctypes_siz
 from simulator.codegen.state import CtaState, RegionState
 from simulator.codegen.translations import effect
 from simulator.isa import memory
-from simulator.isa.types import BITS
+from simulator.isa.values import BITS
 from simulator.machine.memory_map import OFFSET_MASK, PARAM_WINDOW, RANK_SHIFT
 
 _VECTORS = ("", ".v2", ".v4", ".v8")

@@ -23,7 +23,7 @@ from simulator.codegen.state import (
     RegionState,
     WarpState,
 )
-from simulator.isa.types import BITS, STORAGE
+from simulator.isa.values import BITS, STORAGE
 from simulator.machine.cluster import Cluster, Cta
 from simulator.machine.global_memory import GlobalMemory
 from simulator.machine.warp import LANES, Mask, Warp

@@ -10,7 +10,7 @@ import numpy as np
 
 from simulator.isa.float32 import flush_result
 from simulator.isa.table import instruction
-from simulator.isa.types import Array
+from simulator.isa.values import Array
 from simulator.numerics import approximate
 from simulator.numerics.formats import canonical_nan
 from simulator.numerics.rounding import flush

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.isa.table import instruction
-from simulator.isa.types import DTYPES, Array
+from simulator.isa.values import DTYPES, Array
 
 _BITS = ("b32", "b64")
 

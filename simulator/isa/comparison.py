@@ -14,7 +14,7 @@ import numpy as np
 
 from simulator.isa.half import flush16, wide
 from simulator.isa.table import instruction
-from simulator.isa.types import Array
+from simulator.isa.values import Array
 from simulator.numerics.rounding import flush
 
 Comparison = Callable[[Array, Array], Array]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from simulator.isa.float32 import flush_result, saturated
 from simulator.isa.half import wide
 from simulator.isa.table import instruction
-from simulator.isa.types import BITS, DTYPES, Array
+from simulator.isa.values import BITS, DTYPES, Array
 from simulator.numerics.formats import BF16, F16, RoundingMode, canonical_nan, encode
 from simulator.numerics.rounding import Direction, flush, to_f32
 

@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 import numpy as np
 
 from simulator.isa.table import instruction
-from simulator.isa.types import Array
+from simulator.isa.values import Array
 from simulator.numerics.formats import canonical_nan
 from simulator.numerics.rounding import Direction, add32, flush, fma32, mul32, sub32
 

@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 
 from simulator.isa.table import instruction
-from simulator.isa.types import Array
+from simulator.isa.values import Array
 
 _NEAREST = ("", ".rn")
 

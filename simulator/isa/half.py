@@ -13,7 +13,7 @@ import numpy as np
 
 from simulator.isa import float32
 from simulator.isa.table import instruction
-from simulator.isa.types import DTYPES, Array
+from simulator.isa.values import DTYPES, Array
 from simulator.numerics import approximate
 from simulator.numerics.formats import BF16, F16, decode_table
 from simulator.numerics.rounding import Direction, add32, fma32, sub32

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.isa.table import instruction
-from simulator.isa.types import DTYPES, Array
+from simulator.isa.values import DTYPES, Array
 
 _UNSIGNED = ("u16", "u32", "u64")
 _SIGNED = ("s16", "s32", "s64")

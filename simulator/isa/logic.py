@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 
 from simulator.isa.table import instruction
-from simulator.isa.types import Array
+from simulator.isa.values import Array
 
 _BITS = ("b16", "b32", "b64")
 _ALL = ("pred", *_BITS)

@@ -9,7 +9,7 @@ import numpy as np
 
 from simulator.errors import Location, Trap, Unsupported
 from simulator.isa.table import Kind, instruction
-from simulator.isa.types import BITS, DTYPES
+from simulator.isa.values import BITS, DTYPES
 from simulator.machine.memory_map import (
     OFFSET_MASK,
     PARAM_WINDOW,

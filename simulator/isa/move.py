@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.isa.table import instruction
-from simulator.isa.types import DTYPES, Array
+from simulator.isa.values import DTYPES, Array
 
 _MOV = "9.7.9.3 mov"
 _PACK = "9.7.9.4 mov"

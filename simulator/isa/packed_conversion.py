@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 
 from simulator.isa.table import instruction
-from simulator.isa.types import Array
+from simulator.isa.values import Array
 from simulator.numerics.formats import (
     FORMATS,
     Format,

@@ -14,7 +14,7 @@ import numpy as np
 from simulator.checks import Checks
 from simulator.errors import Location, Trap, Unsupported
 from simulator.events import Observer
-from simulator.isa.types import BITS, DTYPES
+from simulator.isa.values import BITS, DTYPES
 from simulator.machine.asynchronous import Asynchronous
 from simulator.machine.barriers import ClusterBarrier, Mbarrier, MbarrierTable, NamedBarrier
 from simulator.machine.global_memory import GlobalMemory

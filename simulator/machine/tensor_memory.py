@@ -83,7 +83,7 @@ class TensorMemory:
 
     @cached_property
     def owners(self) -> NDArray[np.int32]:
-        """For native code: one more than the first column of each column's allocation, 0 for none."""
+        """For native code: the first column of each column's allocation plus one, 0 for none."""
         return np.zeros(COLUMNS, np.int32)
 
     def allocate(self, columns: int) -> int | None:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.errors import Location, Trap
-from simulator.isa.types import BITS, DTYPES, STORAGE
+from simulator.isa.values import BITS, DTYPES, STORAGE
 
 if TYPE_CHECKING:
     from simulator.machine.cluster import Cta

@@ -10,7 +10,7 @@ import numpy as np
 
 from simulator.interpreter import Interpreter
 from simulator.isa.table import TABLE, Entry, Slot
-from simulator.isa.types import BITS, STORAGE
+from simulator.isa.values import BITS, STORAGE
 from simulator.machine.cluster import Cluster, Launch
 from simulator.machine.global_memory import GlobalMemory
 from simulator.machine.warp import Warp

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from simulator.isa.table import Entry
-from simulator.isa.types import BITS, DTYPES
+from simulator.isa.values import BITS, DTYPES
 
 LANES = 32
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from simulator.isa.table import TABLE, Entry, Slot, parse_signature
-from simulator.isa.types import BITS, DTYPES, STORAGE
+from simulator.isa.values import BITS, DTYPES, STORAGE
 
 LANES = 32
 FLOATS = {"f16": (5, 10), "bf16": (8, 7), "f32": (8, 23), "f64": (11, 52)}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from simulator.isa import conversion
-from simulator.isa.types import BITS
+from simulator.isa.values import BITS
 from tests.simulator.isa.exact import F32, F64, FORMATS, NAN, Format, round_fraction, saturated
 from tests.simulator.isa.instructions import LANES, Family, draw_value
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from simulator.isa import integer
-from simulator.isa.types import BITS, DTYPES
+from simulator.isa.values import BITS, DTYPES
 from tests.simulator.isa.instructions import Family, wrap
 
 FAMILY = Family(integer)

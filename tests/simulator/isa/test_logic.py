@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simulator.isa import logic
-from simulator.isa.types import BITS
+from simulator.isa.values import BITS
 from tests.simulator.isa.instructions import LANES, Family, draw_value
 
 FAMILY = Family(logic)

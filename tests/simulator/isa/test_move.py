@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulator.isa import move
-from simulator.isa.types import BITS
+from simulator.isa.values import BITS
 from tests.simulator.isa.instructions import Family
 
 FAMILY = Family(move)

@@ -14,7 +14,7 @@ import pytest
 
 from simulator.isa.families import FAMILIES, TABLE
 from simulator.isa.table import Entry, Kind
-from simulator.isa.types import BITS, DTYPES, STORAGE
+from simulator.isa.values import BITS, DTYPES, STORAGE
 from tests.simulator.isa.instructions import home
 
 ENTRIES = [entry for forms in TABLE.values() for entry in forms]

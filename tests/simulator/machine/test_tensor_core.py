@@ -7,8 +7,8 @@ import pytest
 
 from simulator.errors import OutOfBounds, Trap, Uninitialised, Unsupported
 from simulator.machine import tensor_core, tensor_map
-from simulator.machine.tensor_core import Cta, InstructionDescriptor, Mma, SharedDescriptor, mma
 from simulator.machine.shared_memory import SharedMemory
+from simulator.machine.tensor_core import Cta, InstructionDescriptor, Mma, SharedDescriptor, mma
 from simulator.machine.tensor_memory import TensorMemory
 from simulator.numerics.accumulate import b200
 from simulator.numerics.formats import BF16, E4M3, E5M2, F16, decode
