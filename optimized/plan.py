@@ -316,7 +316,7 @@ def _seed_splits(call: Call, tiles: Tiling, num_sms: int) -> int:
 
 
 def _normalised_splits(call: Call, tiles: Tiling, num_sms: int) -> int:
-    """The seed's rule, without splits that no window reaches or, in FP8, that have no key tile."""
+    """The rule of tokenspeed-mla 2.0.4: that of 0.2.5, in FP8 without splits that would be empty."""
     if call.dtype != FP8:
         return _seed_splits(call, tiles, num_sms)
     if call.window_left >= 0:
