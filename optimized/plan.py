@@ -316,7 +316,7 @@ def _seed_splits(call: Call, tiles: Tiling, num_sms: int) -> int:
 
 
 def _normalised_splits(call: Call, tiles: Tiling, num_sms: int) -> int:
-    """The rule of tokenspeed-mla 2.0.4: that of 0.2.5, in FP8 without splits that would be empty."""
+    """The rule of tokenspeed-mla 2.0.4: that of 0.2.5, but no split in FP8 would be empty."""
     if call.dtype != FP8:
         return _seed_splits(call, tiles, num_sms)
     if call.window_left >= 0:
