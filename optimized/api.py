@@ -50,7 +50,7 @@ def mla_decode(  # noqa: PLR0917 - the drop-in has these
 
     Gives back ``out``, that very object if one was passed, or ``(out, lse)`` with ``return_lse``;
     lse is [batch, seq_len_q, num_heads] float32 in ``lse_base``. A row without a visible key is 0
-    with an lse of -inf. The arguments' meaning is in docs/plan.md and semantics of the project.
+    with an lse of -inf. The arguments' meaning is in docs/plan.md.
     Raises TypeError or ValueError, before anything is launched, for what `validate` refuses.
     """
     names = Arguments.__dataclass_fields__
