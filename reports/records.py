@@ -1,13 +1,15 @@
 """The one format that every tool writes while it runs: JSON Lines, one object a line.
 
-    {"kind": "header", "schema_version": 1, "tool": ..., "revision": ..., ...}
+    {"kind": "header", "schema_version": 2, "tool": ..., "revision": ..., ...}
     {"kind": "result", "case": {...}, "verdict": "passed", "ratio": 0.41, ...}
+    {"kind": "measurement", "kernel": ..., "topic": "compilation", "name": ..., "value": ..., ...}
     ...
     {"kind": "summary", "distinct_problems": 57, "verdicts": {"passed": 112, ...}}
 
 A line is handed to the operating system before the next case starts. A run that is killed leaves
 its header, every finished case and at most one torn line, which reading drops; a file without a
-summary is a run that did not end. Every line also obeys ``schema/records-v1.schema.json``.
+summary is a run that did not end. Every line also obeys ``schema/records-v2.schema.json``.
+Version 1 had no measurements and is otherwise the same; its files are read as they are.
 
 This module imports the standard library only: tools of every package write through it.
 """
@@ -21,19 +23,32 @@ import math
 import platform
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import MISSING, asdict, dataclass, fields
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+READABLE_VERSIONS = (1, 2)
 VERDICTS = ("passed", "failed", "expected_failure", "unexpected_pass", "skipped", "error")
 BAD_VERDICTS = ("failed", "unexpected_pass", "error")
 RECORDS_FILE = "records.jsonl"
-SCHEMA_FILE = Path(__file__).parent / "schema" / "records-v1.schema.json"
+SCHEMA_FILE = Path(__file__).parent / "schema" / f"records-v{SCHEMA_VERSION}.schema.json"
+
+TOPICS = {
+    "compilation": "one compiled specialisation: registers, spills, memory, hash of its PTX",
+    "mutant": "one mutant of a kernel: killed, survived or equivalent, and by what",
+    "coverage": "basic blocks of the PTX that ran and that did not",
+    "sanitizer": "findings of one check of the simulator or of a device tool; value: how many",
+    "false_alarms": "right answers that were refused; value: how many of the draws",
+    "fuzz": "one campaign: cases, findings, growth of coverage",
+    "benchmark": "one timing; value in the unit given",
+    "timeline": "a drawing of one run, in a file beside the records",
+}
+"""What a measurement can be about; docs/reports.md lists the keys of each one's detail."""
 
 _DISTRIBUTIONS = (
     "torch", "numpy", "llvmlite", "nvidia-cutlass-dsl", "apache-tvm-ffi", "hypothesis", "pytest",
@@ -122,13 +137,40 @@ class CaseResult:
     @classmethod
     def from_json(cls, values: object) -> CaseResult:
         """Return the result; RecordError for unknown or missing keys and for wrong types."""
-        plain = dict(_mapping(values))
+        plain = _with_numbers(values, "ratio", "bias")
         if "case" in plain:
             plain["case"] = Case.from_json(plain["case"])
-        for key in ("ratio", "bias"):
-            if plain.get(key) in ("inf", "-inf", "nan"):
-                plain[key] = float(plain[key])
         return _build(cls, plain)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Something a tool found out about a kernel beside the verdicts on cases.
+
+    ``topic`` is one of `TOPICS`, ``name`` tells measurements of one topic apart (a mutant's id, a
+    specialisation, a check). ``value`` is in ``unit`` and None where there is no single number;
+    ``detail`` has the rest, as JSON values. Files it names lie in the folder of the records.
+    """
+
+    kernel: str
+    topic: str
+    name: str
+    value: float | None = None
+    unit: str = ""
+    detail: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.topic not in TOPICS:
+            raise RecordError(f"topic: {self.topic!r} is none of {', '.join(TOPICS)}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the measurement as JSON values; an infinity or NaN becomes a string."""
+        return {**asdict(self), "value": _finite_or_text(self.value)}
+
+    @classmethod
+    def from_json(cls, values: object) -> Measurement:
+        """Return the measurement; RecordError for unknown or missing keys and for wrong types."""
+        return _build(cls, _with_numbers(values, "value"))
 
 
 @dataclass(frozen=True)
@@ -161,9 +203,9 @@ class RunHeader:
         """Return the header; RecordError for another schema version and for wrong keys."""
         plain = dict(_mapping(values))
         version = plain.pop("schema_version", None)
-        if version != SCHEMA_VERSION:
+        if version not in READABLE_VERSIONS:
             raise RecordError(
-                f"schema_version: {version!r} is unknown, this reader knows {SCHEMA_VERSION}"
+                f"schema_version: {version!r} is unknown, this reader knows {READABLE_VERSIONS}"
             )
         return _build(cls, plain)
 
@@ -195,6 +237,14 @@ class RunSummary:
 
 
 @dataclass(frozen=True)
+class TornLine:
+    """The end of a run that was killed while it wrote: a last line that is no JSON object."""
+
+
+Line = RunHeader | CaseResult | Measurement | RunSummary | TornLine
+
+
+@dataclass(frozen=True)
 class Records:
     """What one records file holds; a killed run has no ``summary`` and maybe a ``torn`` end."""
 
@@ -202,6 +252,7 @@ class Records:
     results: tuple[CaseResult, ...]
     summary: RunSummary | None
     torn: bool
+    measurements: tuple[Measurement, ...] = ()
 
 
 class RecordWriter:
@@ -221,6 +272,10 @@ class RecordWriter:
         """Append one result and hand the line to the operating system."""
         self._line("result", result.to_json())
         self.results.append(result)
+
+    def measure(self, measurement: Measurement) -> None:
+        """Append one measurement and hand the line to the operating system."""
+        self._line("measurement", measurement.to_json())
 
     def close(self) -> None:
         """Append the summary and close the file; closing twice does nothing."""
@@ -245,38 +300,59 @@ class RecordWriter:
 
 
 def read_records(path: str | Path) -> Records:
-    """Return what a records file holds, a torn last line dropped.
+    """Return what a records file holds, a torn last line dropped; errors are those of `scan`."""
+    by_type: dict[type, list[Any]] = {kind: [] for kind in get_args(Line)}
+    for line in scan(path):
+        by_type[type(line)].append(line)
+    return Records(
+        header=by_type[RunHeader][0],
+        results=tuple(by_type[CaseResult]),
+        summary=by_type[RunSummary][-1] if by_type[RunSummary] else None,
+        torn=bool(by_type[TornLine]),
+        measurements=tuple(by_type[Measurement]),
+    )
+
+
+def scan(path: str | Path) -> Iterator[Line]:
+    """Yield the lines of a records file one by one, the header first.
 
     Raises RecordError, naming file and line, for a file without its header and for any other line
     that is not a record. A torn line is a last line without its newline that is no JSON object.
     """
-    header: RunHeader | None = None
-    summary: RunSummary | None = None
-    results: list[CaseResult] = []
-    torn = False
+    number = 0
     # Bytes, since a torn or foreign file may hold anything.
-    for number, line in enumerate(Path(path).read_bytes().splitlines(keepends=True), start=1):
-        try:
-            values = _parsed(line)
-            if values is None:
-                torn = True
-                break
-            kind = values.pop("kind", None)
-            if (kind == "header") != (number == 1):
-                raise RecordError("kind: the first line, and no other, is the 'header'")
-            if kind == "header":
-                header = RunHeader.from_json(values)
-            elif kind == "result":
-                results.append(CaseResult.from_json(values))
-            elif kind == "summary":
-                summary = RunSummary.from_json(values)
-            else:
-                raise RecordError(f"kind: {kind!r} is none of header, result, summary")
-        except RecordError as error:
-            raise RecordError(f"{path}:{number}: {error}") from error
-    if header is None:
+    with Path(path).open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                yield _line_of(line, number)
+            except RecordError as error:
+                raise RecordError(f"{path}:{number}: {error}") from error
+    if number == 0:
         raise RecordError(f"{path}:1: the file ends before its header does")
-    return Records(header, tuple(results), summary, torn)
+
+
+def _line_of(line: bytes, number: int) -> Line:
+    """Return what the line with this number says; RecordError where it is no record."""
+    values = _parsed(line)
+    if values is None and number > 1:
+        return TornLine()
+    if values is None:
+        raise RecordError("the file ends before its header does")
+    kind = values.pop("kind", None)
+    if (kind == "header") != (number == 1):
+        raise RecordError("kind: the first line, and no other, is the 'header'")
+    reader = _READERS.get(kind) if isinstance(kind, str) else None
+    if reader is None:
+        raise RecordError(f"kind: {kind!r} is none of {', '.join(_READERS)}")
+    return reader(values)
+
+
+_READERS: dict[str, Callable[[object], Line]] = {
+    "header": RunHeader.from_json,
+    "result": CaseResult.from_json,
+    "measurement": Measurement.from_json,
+    "summary": RunSummary.from_json,
+}
 
 
 def canonical_json(values: object) -> str:
@@ -296,6 +372,15 @@ def _floats_as_hex(value: object) -> object:
 
 def _finite_or_text(value: float | None) -> float | str | None:
     return value if value is None or math.isfinite(value) else str(float(value))
+
+
+def _with_numbers(values: object, *keys: str) -> dict[str, Any]:
+    """Return a copy in which what `_finite_or_text` made text of is a number again."""
+    plain = dict(_mapping(values))
+    for key in keys:
+        if plain.get(key) in ("inf", "-inf", "nan"):
+            plain[key] = float(plain[key])
+    return plain
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
@@ -319,40 +404,62 @@ Record = TypeVar("Record")
 
 def _build(cls: Callable[..., Record], values: object) -> Record:
     """Return ``cls(**values)`` after checking each key and each value's type against its fields."""
-    given, hints = _mapping(values), get_type_hints(cls)
-    known = {entry.name: entry for entry in fields(cls)}  # type: ignore[arg-type]
-    for key in given:
-        if key not in known:
-            raise RecordError(f"{key}: unknown key, known are {', '.join(known)}")
+    given, known = dict(_mapping(values)), _fields_of(cls)
     for key, entry in known.items():
         if key not in given:
-            if entry.default is MISSING:
+            if entry.is_required:
                 raise RecordError(f"{key}: missing key")
-        elif not _fits(given[key], hints[key]):
-            raise RecordError(f"{key}: {given[key]!r:.80} is not of type {entry.type}")
-    return cls(**{key: _as(given[key], hints[key]) for key in given})
+        elif not entry.fits(given[key]):
+            raise RecordError(f"{key}: {given[key]!r:.80} is not of type {entry.type_name}")
+        elif entry.is_tuple:
+            given[key] = tuple(given[key])
+    if not given.keys() <= known.keys():
+        key = next(key for key in given if key not in known)
+        raise RecordError(f"{key}: unknown key, known are {', '.join(known)}")
+    return cls(**given)
 
 
-def _fits(value: object, hint: Any) -> bool:
-    """Whether a JSON value can stand for a field of type ``hint``."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin is tuple:
-        return isinstance(value, list | tuple) and all(_fits(v, arguments[0]) for v in value)
-    if origin is dict:
-        return isinstance(value, dict) and all(
-            isinstance(key, str) and _fits(v, arguments[1]) for key, v in value.items()
+class _Known(NamedTuple):
+    """What is known of one field: whether it must be there, which JSON values stand for it."""
+
+    is_required: bool
+    fits: Callable[[object], bool]
+    type_name: str
+    is_tuple: bool
+
+
+@functools.cache
+def _fields_of(cls: Callable[..., object]) -> dict[str, _Known]:
+    """Return the fields of a dataclass by name; slow, so asked once."""
+    hints = get_type_hints(cls)
+    return {
+        entry.name: _Known(
+            entry.default is MISSING and entry.default_factory is MISSING,
+            _fits(hints[entry.name]),
+            str(entry.type),
+            get_origin(hints[entry.name]) is tuple,
         )
-    if arguments:
-        return any(_fits(value, option) for option in arguments)
+        for entry in fields(cls)  # type: ignore[arg-type]
+    }
+
+
+def _fits(hint: Any) -> Callable[[object], bool]:
+    """Return the test whether a JSON value can stand for a field of type ``hint``."""
+    origin, arguments = get_origin(hint), get_args(hint)
     if hint is Any:
-        return True
-    if isinstance(value, bool):
-        return hint is bool
-    return isinstance(value, (int, float) if hint is float else hint)
-
-
-def _as(value: Any, hint: Any) -> Any:
-    return tuple(value) if get_origin(hint) is tuple else value
+        return lambda value: True
+    if origin is tuple:
+        entry = _fits(arguments[0])
+        return lambda value: isinstance(value, list | tuple) and all(map(entry, value))
+    if origin is dict:
+        entry = _fits(arguments[1])
+        return lambda value: isinstance(value, dict) and all(map(entry, value.values()))
+    if arguments:
+        options = [_fits(option) for option in arguments]
+        return lambda value: any(fits(value) for fits in options)
+    # A bool is an int to Python and none to JSON.
+    wanted = (int, float) if hint is float else (hint,)
+    return lambda value: isinstance(value, wanted) and (hint is bool or value.__class__ is not bool)
 
 
 def _new_folder(root: Path, tool: str) -> Path:

@@ -14,8 +14,10 @@ import pytest
 
 from reports.records import (
     SCHEMA_FILE,
+    TOPICS,
     Case,
     CaseResult,
+    Measurement,
     RecordError,
     RecordWriter,
     RunHeader,
@@ -78,6 +80,29 @@ def test_a_nan_ratio_survives(tmp_path: Path) -> None:
     assert math.isnan(result.ratio)
 
 
+def test_measurements_stand_between_results(tmp_path: Path) -> None:
+    measured = Measurement("some-kernel", "mutant", "lt-to-le", detail={"status": "killed"})
+    unbounded = Measurement("some-kernel", "benchmark", "B1", math.inf, "us")
+    with RecordWriter("some-tool", tmp_path) as writer:
+        writer.write(PASSED)
+        writer.measure(measured)
+        writer.measure(unbounded)
+        writer.write(STOPPED)
+    records = read_records(writer.path)
+    assert records.results == (PASSED, STOPPED)
+    assert records.measurements == (measured, unbounded)
+    schema = json.loads(SCHEMA_FILE.read_text())
+    for line in writer.path.read_text().splitlines():
+        jsonschema.validate(json.loads(line), schema)
+
+
+def test_schema_and_module_know_the_same_topics() -> None:
+    schema = json.loads(SCHEMA_FILE.read_text())
+    assert schema["$defs"]["measurement"]["properties"]["topic"]["enum"] == list(TOPICS)
+    with pytest.raises(RecordError, match="topic: 'weather' is none of compilation"):
+        Measurement("some-kernel", "weather", "rain")
+
+
 def test_the_header_says_with_what_the_run_was_made(tmp_path: Path) -> None:
     header = read_records(write(tmp_path)).header
     assert (header.tool, header.device) == ("some-tool", "a laptop")
@@ -135,7 +160,7 @@ BAD_RESULTS = [
     (result_line(case={"kernel": "k"}), "engine: missing key"),
     (result_line(ratio="large"), "ratio: 'large' is not of type float"),
     ('{"kind": "result", "verdict": "passed"}', "case: missing key"),
-    ('{"kind": "remark"}', "kind: 'remark' is none of header, result, summary"),
+    ('{"kind": "remark"}', "kind: 'remark' is none of header, result, measurement, summary"),
 ]
 
 
@@ -157,9 +182,19 @@ def test_a_malformed_line_is_named_by_file_and_line(tmp_path: Path, line: str) -
 
 def test_an_unknown_schema_version_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, PASSED)
-    path.write_text(path.read_text().replace('"schema_version": 1', '"schema_version": 2'))
-    with pytest.raises(RecordError, match=r":1: schema_version: 2 is unknown.* knows 1"):
+    path.write_text(path.read_text().replace('"schema_version": 2', '"schema_version": 3'))
+    with pytest.raises(RecordError, match=r":1: schema_version: 3 is unknown.* knows \(1, 2\)"):
         read_records(path)
+
+
+def test_a_file_of_the_first_schema_version_is_read(tmp_path: Path) -> None:
+    path = write(tmp_path, PASSED, UNBOUNDED)
+    now = read_records(path)
+    path.write_text(path.read_text().replace('"schema_version": 2', '"schema_version": 1'))
+    schema = json.loads((SCHEMA_FILE.parent / "records-v1.schema.json").read_text())
+    for line in path.read_text().splitlines():
+        jsonschema.validate(json.loads(line), schema)
+    assert read_records(path) == now
 
 
 def test_a_file_without_its_header_is_refused(tmp_path: Path) -> None:
