@@ -52,10 +52,11 @@ INSTRUCTION_LIMIT = 10**10
 """Warp-instructions after which a launch counts as endless."""
 
 
-ExecutorName = Literal["interpreter", "native"]
+ExecutorName = Literal["auto", "interpreter", "native"]
 """Who runs the warps: the specification, or native code with the same results.
 
-See docs/simulator/native.md.
+``auto`` is native code, but the interpreter for checks that watch every access. See
+docs/simulator/native.md.
 """
 
 
@@ -67,9 +68,12 @@ class LoadedProgram:
     kernels: dict[str, Interpreter]
     _native: dict[str, NativeExecutor] = field(default_factory=dict, repr=False)
 
-    def executor(self, kernel: str, name: ExecutorName) -> Interpreter:
-        """The executor of a kernel; native code is compiled when it is first asked for."""
-        if name == "interpreter":
+    def executor(self, kernel: str, name: ExecutorName, checks: Checks) -> Interpreter:
+        """The executor of a kernel; native code is compiled when it is first asked for.
+
+        Raises ``ValueError`` where native code is asked for and a check needs the interpreter.
+        """
+        if not _is_native(name, checks):
             return self.kernels[kernel]
         if kernel not in self._native:
             self._native[kernel] = NativeExecutor(self.kernels[kernel].program)
@@ -122,7 +126,7 @@ def launch(
     *,
     policy: Policy = FAIR,
     checks: Checks = USUAL,
-    executor: ExecutorName = "interpreter",
+    executor: ExecutorName = "auto",
     instruction_limit: int = INSTRUCTION_LIMIT,
 ) -> Result:
     """Call the host function and execute what it launches; tensors are read and written in place.
@@ -139,7 +143,7 @@ def launch(
     for item in captured:
         if item.kernel not in program.kernels:
             raise SimulatorBug(f"the host launches {item.kernel!r}, which the PTX does not define")
-        interpreter = program.executor(item.kernel, executor)
+        interpreter = program.executor(item.kernel, executor, checks)
         state = Launch(
             program=interpreter.program,
             grid=item.grid,
@@ -176,7 +180,7 @@ def launch_kernel(
     name: str | None = None,
     policy: Policy = FAIR,
     checks: Checks = USUAL,
-    executor: ExecutorName = "interpreter",
+    executor: ExecutorName = "auto",
     instruction_limit: int = INSTRUCTION_LIMIT,
 ) -> KernelRun:
     """Execute one kernel of a PTX text, without a host function, on tensors in place.
@@ -189,7 +193,8 @@ def launch_kernel(
     if name is None and len(kernels) != 1:
         raise ValueError(f"name None: the text has kernels {sorted(kernels)}")
     decoded = decode(kernels[name] if name else next(iter(kernels.values())))
-    interpreter = Interpreter(decoded) if executor == "interpreter" else NativeExecutor(decoded)
+    is_native = _is_native(executor, checks)
+    interpreter = NativeExecutor(decoded) if is_native else Interpreter(decoded)
     params = interpreter.program.kernel.params
     if len(arguments) != len(params):
         raise ValueError(
@@ -210,6 +215,12 @@ def launch_kernel(
     return _run(interpreter, state, instruction_limit)
 
 
+def _is_native(executor: ExecutorName, checks: Checks) -> bool:
+    if executor == "native" and checks.races:
+        raise ValueError("checks: races are found by executor 'interpreter' alone")
+    return executor != "interpreter" and not checks.races
+
+
 def _bytes(argument: Tensor | int | bytes, size: int) -> bytes:
     """A parameter of ``size`` bytes."""
     if isinstance(argument, bytes):
@@ -228,8 +239,6 @@ def _run(interpreter: Interpreter, state: Launch, instruction_limit: int) -> Ker
         watching.append(RaceCheck())
         return watching[-1]
 
-    if state.checks.races and isinstance(interpreter, NativeExecutor):
-        raise ValueError("checks: races are found by executor 'interpreter' alone")
     with np.errstate(all="ignore"), _single_threaded().limit(limits=1):
         statistics = run_grid(
             state, interpreter, instruction_limit, observe if state.checks.races else None
