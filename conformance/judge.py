@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from conformance.kernel import EngineChoice, Kernel, Output, RunOptions, UsageError
@@ -46,7 +46,7 @@ class Subject:
             seed=choice.seed,
             policy=choice.policy,
             policy_seed=choice.policy_seed,
-            checks=RunOptions().checks,
+            checks=choice.checks,
             num_sms=choice.num_sms,
             num_splits=choice.num_splits,
         )
@@ -68,6 +68,20 @@ class Judge:
     def __init__(self, on_result: Callable[[CaseResult], None]) -> None:
         self._on_result = on_result
         self._runs: dict[str, Verdicts] = {}
+
+    def remember(self, results: Iterable[CaseResult]) -> None:
+        """Take over the runs of an earlier session, so that they need not be made again.
+
+        A run of which some property's result is missing was cut short and does not count.
+        """
+        runs: dict[str, Verdicts] = {}
+        for result in results:
+            runs.setdefault(_run_id(result.case), {})[result.case.property] = result
+        for run_id, verdicts in runs.items():
+            if verdicts.keys() == set(PROPERTY_NAMES):
+                self._runs[run_id] = verdicts
+                for name in PROPERTY_NAMES:
+                    self._on_result(verdicts[name])
 
     def knows(self, case: Case) -> bool:
         """Return whether this case has run, so that judging it again costs nothing."""

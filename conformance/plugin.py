@@ -17,7 +17,7 @@ from conformance.kernel import DEFAULT_KERNELS, ENGINES, UsageError, known_kerne
 from conformance.profiles import PROFILES
 from conformance.properties import PROPERTY_NAMES
 from conformance.replay import find_case
-from conformance.session import Screen, Session, make_subject
+from conformance.session import Screen, Session, make_subject, records_to_resume
 from conformance.summary import summary
 from reference.problem import Problem
 from reports.records import Case
@@ -48,7 +48,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--profile",
         choices=tuple(PROFILES),
         default="default",
-        help="how much is run: smoke a minute or two, default within ten minutes, deep for hours. "
+        help="how much is run: smoke a minute or two, default within ten minutes, deep for hours, "
+        "matrix the whole range of the contract: 2,200 problems. "
         "Each draws the same problems every time; --hypothesis-seed N draws others",
     )
     group.addoption(
@@ -56,6 +57,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="CASE",
         help="run one recorded case again and nothing else: its id (found under the results folder "
         "or fuzz/cases/), a file with its JSON, or the JSON itself",
+    )
+    group.addoption(
+        "--resume",
+        metavar="FOLDER",
+        help="go on with a session that was interrupted or killed: the folder of its records. "
+        "What it finished is taken over into the new records and not run again",
     )
     group.addoption(
         "--results",
@@ -112,6 +119,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = [item for item in items if (item in replays) == replaying]
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = kept
+
+
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Take over what an earlier session finished, before the first test."""
+    session.config.stash[SESSION].resume()
 
 
 @pytest.fixture
@@ -177,6 +189,7 @@ def _session(config: pytest.Config) -> Session:
     if replayed is not None:
         _check_support(subjects, replayed)
     seed = config.getoption("hypothesis_seed", None)
+    resumed = config.option.resume
     return Session(
         subjects,
         profile,
@@ -184,6 +197,7 @@ def _session(config: pytest.Config) -> Session:
         seed=profile.seed if seed is None else int(seed),
         results_folder=results_folder,
         replayed=replayed,
+        resumed=None if resumed is None else records_to_resume(resumed),
     )
 
 

@@ -26,6 +26,8 @@ def smallest_failure(
     case failed, hypothesis looks for a smaller one for ``profile.shrink_seconds``: after that, only
     cases whose verdict is known count, which ends its search. It ends on the smallest failure.
     """
+    if profile.random_problems == 0:
+        return None
     found: CaseResult | None = None
     deadline = float("inf")
 

@@ -12,13 +12,22 @@ from pathlib import Path
 import torch
 
 from conformance.judge import Judge, Subject
-from conformance.kernel import Kernel, choose_engine, device_arch, load_kernel
+from conformance.kernel import Kernel, UsageError, choose_engine, device_arch, load_kernel
 from conformance.known_limits import load_limits
 from conformance.profiles import Profile
 from conformance.progress import Progress
 from conformance.search import smallest_failure
 from conformance.strategies import Drawn, covering_array
-from reports.records import Case, CaseResult, RecordWriter
+from reports.records import (
+    RECORDS_FILE,
+    Case,
+    CaseResult,
+    RecordError,
+    Records,
+    RecordWriter,
+    RunHeader,
+    read_records,
+)
 
 TOOL = "conformance"
 
@@ -43,6 +52,7 @@ class Session:
         seed: int,
         results_folder: Path,
         replayed: Case | None = None,
+        resumed: Records | None = None,
     ) -> None:
         self.subjects = subjects
         self.profile = profile
@@ -52,6 +62,7 @@ class Session:
         self._judge = Judge(self._take)
         self._screen = screen
         self._results_folder = results_folder
+        self._resumed = resumed
 
     @cached_property
     def records(self) -> RecordWriter:
@@ -62,6 +73,11 @@ class Session:
     def progress(self) -> Progress:
         """The progress line, whose time starts with its first use."""
         return Progress(self._planned_runs(), self._screen.write, self._screen.is_terminal)
+
+    def resume(self) -> None:
+        """Take over what an earlier session recorded, if this one goes on with it."""
+        if self._resumed is not None:
+            self._judge.remember(self._resumed.results)
 
     def judge(self, subject: Subject, case: Case) -> CaseResult:
         """Return how ``case`` ends for its property; a run made before is not made again."""
@@ -115,6 +131,30 @@ def make_subject(name: str, engine: str) -> Subject:
     return Subject(
         name, kernel, choose_engine(kernel, engine, device_arch()), load_limits(kernel.name)
     )
+
+
+def records_to_resume(text: str) -> Records:
+    """Return the records of the run in the folder or file ``text``, to go on with it.
+
+    UsageError where they cannot be read, and where they come from other sources than this session:
+    results of two revisions in one record would be nobody's.
+    """
+    path = Path(text)
+    try:
+        records = read_records(path / RECORDS_FILE if path.is_dir() else path)
+    except (OSError, RecordError) as error:
+        raise UsageError(f"--resume: {error}") from error
+    then, now = records.header, RunHeader.collect(TOOL, "")
+    if then.dirty or now.dirty or then.revision != now.revision:
+        raise UsageError(
+            f"--resume: {path} was made of revision {then.revision}{_changed(then)}, this is "
+            f"{now.revision}{_changed(now)}: a run goes on only with the sources it began with"
+        )
+    return records
+
+
+def _changed(header: RunHeader) -> str:
+    return " with changes" if header.dirty else ""
 
 
 def device_text() -> str:

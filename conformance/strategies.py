@@ -7,14 +7,16 @@ Both draw structure and a seed, never tensors, and only what the kernel takes (`
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from hypothesis import assume
 from hypothesis import strategies as st
 
+from conformance import matrix
 from conformance.factors import Levels, Row, Space, space
-from conformance.kernel import Kernel
+from conformance.kernel import Kernel, RunOptions
 from reference.problem import Dims, Mask, Problem, Recipe
 
 TILE_KEYS = 128
@@ -25,7 +27,7 @@ LOOSE_KEYS = 300  # by which a loose max_seq_len exceeds the longest request
 
 @dataclass(frozen=True)
 class Choice:
-    """How a drawn problem is run: the seed of its tensors, the number of SMs, and the schedule.
+    """How a drawn problem is run: the seed of its tensors, SMs, schedule, and what is watched.
 
     The split count is varied by ``num_sms``, through the kernel's own plan, and ``num_splits`` left
     None: every kernel has a plan, but not every kernel lets its caller choose.
@@ -36,6 +38,7 @@ class Choice:
     num_splits: int | None = None
     policy: str = "fair"
     policy_seed: int = 0
+    checks: tuple[str, ...] = RunOptions().checks
 
 
 Drawn = tuple[Problem, Recipe, Choice]
@@ -48,11 +51,24 @@ def covering_array(profile: str, kernel: Kernel) -> tuple[Drawn, ...]:
     profile every value occurs. Raises ValueError for an unknown profile, and for a kernel that
     takes nothing of it.
     """
+    if profile == "matrix":
+        return tuple(_matrix(kernel))
     wanted = problem_space(profile, kernel)
     return tuple(
         _drawn(kernel, row, _lengths(kernel, wanted.levels, row, seed), seed)
         for seed, row in enumerate(wanted.rows())
     )
+
+
+def _matrix(kernel: Kernel) -> Iterator[Drawn]:
+    """Yield what ``kernel`` takes of the rows of `conformance.matrix`."""
+    for seed, row in enumerate(matrix.rows()):
+        problem = matrix.problem(row, seed)
+        if kernel.supports(problem).ok:
+            choice = Choice(seed, row["num_sms"], row["num_splits"], row["policy"], seed)
+            if matrix.is_watched(seed, problem):
+                choice = replace(choice, checks=(*choice.checks, "races"))
+            yield problem, _recipe(row), choice
 
 
 def problems(kernel: Kernel, profile: str = "default") -> st.SearchStrategy[Drawn]:
@@ -114,15 +130,13 @@ def problem_space(profile: str, kernel: Kernel) -> Space:
 
 def _drawn(kernel: Kernel, row: Row, lengths: tuple[int, ...], seed: int) -> Drawn:
     problem = _problem(kernel, row, lengths)
-    recipe = Recipe(
-        values=row["values"],
-        magnitude=row["magnitude"],
-        page_order="random",
-        table_tail=row["table_tail"],
-        spare_pages=row["spare_pages"],
-        poison=row["poison"],
-    )
-    return problem, recipe, Choice(seed, _num_sms(kernel, problem, row["splits"]))
+    return problem, _recipe(row), Choice(seed, _num_sms(kernel, problem, row["splits"]))
+
+
+def _recipe(row: Mapping[str, Any]) -> Recipe:
+    """Return the recipe of a row; what it has no factor for stays as it is by default."""
+    names = [entry.name for entry in fields(Recipe) if entry.name in row]
+    return Recipe(**{name: row[name] for name in names})
 
 
 def _problem(kernel: Kernel, row: Row, lengths: tuple[int, ...]) -> Problem:

@@ -84,7 +84,12 @@ def _check_shapes(problem: Problem, inputs: Inputs) -> None:
     batch, dims = problem.batch_size, problem.dims
     wanted = {
         "query": (batch, dims.seq_len_q, dims.num_heads, dims.qk_head_dim),
-        "kv_cache": (inputs.kv_cache.shape[0], problem.page_size, dims.qk_head_dim),
+        "kv_cache": (
+            inputs.kv_cache.shape[0],
+            *[1] * (inputs.kv_cache.dim() - 3),
+            problem.page_size,
+            dims.qk_head_dim,
+        ),
         "block_tables": (batch, inputs.block_tables.shape[-1]),
     }
     for name, shape in wanted.items():

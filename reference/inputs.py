@@ -25,16 +25,17 @@ from torch import Tensor
 from reference import masks, paging
 from reference.problem import INT32_MAX, Problem, Recipe
 
+ROOM = 64  # elements between rows of a strided tensor: whole units of 16 bytes in each dtype
 TILE_KEYS = 128  # kernels read the block table in whole tiles of so many keys
 UNSEEN_LOW, UNSEEN_HIGH = 224, 448  # magnitude of unseen slots: the upper end of e4m3
 
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """The tensors of one decode call, all contiguous."""
+    """The tensors of one decode call, with the strides that the recipe's layout asks for."""
 
     query: Tensor  # [batch, seq_len_q, num_heads, qk_head_dim] problem.dtype
-    kv_cache: Tensor  # [num_pages, page_size, qk_head_dim] problem.dtype
+    kv_cache: Tensor  # [num_pages, (1,) page_size, qk_head_dim] problem.dtype
     block_tables: Tensor  # [batch, max_pages] int32
     seq_lens: Tensor  # [batch] int32
     causal_seqs: Tensor | None  # [batch] int32
@@ -92,13 +93,37 @@ def page_inputs(
         pool[slots[seen]] = keys[request][seen].float()
 
     causal_seqs = problem.dcp.causal_seqs
+    cache_shape = (
+        (num_pages, 1, page_size, -1) if recipe.layout == "4-D" else (num_pages, page_size, -1)
+    )
+    layout = recipe.layout
     return Inputs(
-        query=to_dtype(query.float(), problem.dtype),
-        kv_cache=to_dtype(pool, problem.dtype).view(num_pages, page_size, -1),
-        block_tables=_block_tables(problem, recipe, seed, owned=owned, spare=spare),
+        query=_laid_out(to_dtype(query.float(), problem.dtype), layout, gap_dim=2),
+        kv_cache=_laid_out(to_dtype(pool, problem.dtype).view(cache_shape), layout, gap_dim=1),
+        block_tables=_laid_out(
+            _block_tables(problem, recipe, seed, owned=owned, spare=spare), layout
+        ),
         seq_lens=torch.tensor(problem.seq_lens, dtype=torch.int32),
         causal_seqs=None if causal_seqs is None else torch.tensor(causal_seqs, dtype=torch.int32),
     )
+
+
+def _laid_out(tensor: Tensor, layout: str, gap_dim: int | None = None) -> Tensor:
+    """The same elements with the strides of ``layout``: between rows and, gapped, in gap_dim too.
+
+    What lies between is the dtype's largest value, or one that no pool has as a page.
+    """
+    if layout not in ("strided", "gapped"):
+        return tensor
+    shape = list(tensor.shape)
+    shape[-1] += ROOM
+    if layout == "gapped" and gap_dim is not None:
+        shape[gap_dim] += 1
+    kind = torch.iinfo if tensor.dtype == torch.int32 else torch.finfo
+    wide = torch.full(shape, kind(tensor.dtype).max, dtype=torch.float64).to(tensor.dtype)
+    view = wide[tuple(slice(size) for size in tensor.shape)]
+    view.copy_(tensor)
+    return view
 
 
 def random_bits(seed: int, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -14,7 +14,7 @@ def pages_needed(num_keys: int, page_size: int) -> int:
 
 
 def gather(
-    kv_cache: Tensor,  # [num_pages, page_size, qk_head_dim]
+    kv_cache: Tensor,  # [num_pages, (1,) page_size, qk_head_dim]
     table_row: Tensor,  # [max_pages] int32
     num_keys: int,
 ) -> Tensor:  # [num_keys, qk_head_dim] float64
@@ -22,7 +22,7 @@ def gather(
 
     Raises ValueError where the table is too short or names a page outside the pool.
     """
-    num_pages, page_size, qk_head_dim = kv_cache.shape
+    num_pages, *_, page_size, qk_head_dim = kv_cache.shape
     needed = pages_needed(num_keys, page_size)
     if needed > len(table_row):
         raise ValueError(

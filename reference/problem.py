@@ -19,6 +19,7 @@ DTYPES = ("float16", "bfloat16", "float8_e4m3fn")
 PAGE_SIZES = (2, 4, 8, 16, 32, 64, 128)
 PAGE_ORDERS = ("random", "identity", "reversed")
 TABLE_TAILS = ("minimal", "tile", "wild")
+LAYOUTS = ("contiguous", "strided", "gapped", "4-D")
 MAX_HEADS = 128
 INT32_MAX = 2**31 - 1
 
@@ -210,6 +211,10 @@ class Recipe:
     spare_pages: pages of the pool that hold no request's keys.
     poison: NaN in every slot that no query token may see. Without it such slots hold large finite
         random values, so that a missing mask shows.
+    layout: strides of query, cache and block table. contiguous: none of them has room between rows.
+        strided: all have. gapped: as strided, and the query has room between its tokens too, so
+        that no stride leads from one token's heads to the next. 4-D: contiguous, and the cache is
+        [num_pages, 1, page_size, qk_head_dim].
     """
 
     values: str = "normal"
@@ -218,6 +223,7 @@ class Recipe:
     table_tail: str = "tile"
     spare_pages: int = 3
     poison: bool = False
+    layout: str = "contiguous"
 
     def __post_init__(self) -> None:
         if not isinstance(self.values, str):
@@ -227,6 +233,7 @@ class Recipe:
         _check_choice("table_tail", self.table_tail, TABLE_TAILS)
         _check_int("spare_pages", self.spare_pages, 0)
         _check_bool("poison", self.poison)
+        _check_choice("layout", self.layout, LAYOUTS)
 
     def to_json(self) -> dict[str, Any]:
         """The recipe as JSON values; `from_json` gives an equal recipe back."""

@@ -405,6 +405,9 @@ Record = TypeVar("Record")
 def _build(cls: Callable[..., Record], values: object) -> Record:
     """Return ``cls(**values)`` after checking each key and each value's type against its fields."""
     given, known = dict(_mapping(values)), _fields_of(cls)
+    if not given.keys() <= known.keys():
+        key = next(key for key in given if key not in known)
+        raise RecordError(f"{key}: unknown key, known are {', '.join(known)}")
     for key, entry in known.items():
         if key not in given:
             if entry.is_required:
@@ -413,9 +416,6 @@ def _build(cls: Callable[..., Record], values: object) -> Record:
             raise RecordError(f"{key}: {given[key]!r:.80} is not of type {entry.type_name}")
         elif entry.is_tuple:
             given[key] = tuple(given[key])
-    if not given.keys() <= known.keys():
-        key = next(key for key in given if key not in known)
-        raise RecordError(f"{key}: unknown key, known are {', '.join(known)}")
     return cls(**given)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from conformance import search, session
+from conformance import judge, search, session
 from conformance.kernel import Kernel
 from conformance.strategies import Choice, Drawn
 from reference.problem import Recipe
@@ -86,6 +86,41 @@ def test_every_case_is_recorded(run_suite: Run) -> None:
     assert len(records.results) == 28
     assert records.summary is not None
     assert records.header.tool == "conformance"
+
+
+def test_a_killed_session_is_resumed_where_it_stopped(
+    run_suite: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reports.records._git_state", lambda folder: ("a" * 40, False))
+    run_suite()
+    (path,) = Path("results").glob("*-conformance/records.jsonl")
+    lines = path.read_text().splitlines(keepends=True)
+    finished = 3
+    path.write_text("".join(lines[: 1 + 4 * finished + 2]) + lines[-2][:40])
+    runs: list[object] = []
+    attempt = judge._attempt
+    monkeypatch.setattr(judge, "_attempt", lambda *a: (runs.append(a), attempt(*a))[1])
+    text = text_of(run_suite("--resume", str(path.parent)))
+    assert re.search(r"\d distinct problems, 28 passed", text)
+    assert len(runs) == 7 - finished
+    path.unlink()
+    (resumed,) = Path("results").glob("*-conformance*/records.jsonl")
+    assert len(read_records(resumed).results) == 28
+
+
+def test_only_the_same_unchanged_sources_go_on(
+    run_suite: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reports.records._git_state", lambda folder: ("a" * 40, False))
+    run_suite()
+    (folder,) = Path("results").glob("*-conformance")
+    for state in (("b" * 40, False), ("a" * 40, True)):
+        monkeypatch.setattr("reports.records._git_state", lambda folder, state=state: state)
+        result = run_suite("--resume", str(folder))
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        assert "goes on only with the sources it began with" in text_of(result)
+    result = run_suite("--resume", "nowhere")
+    assert "--resume: [Errno 2] No such file or directory: 'nowhere'" in text_of(result)
 
 
 @pytest.mark.parametrize(
