@@ -9,10 +9,10 @@ import numpy as np
 
 from simulator.errors import Trap, Unsupported
 from simulator.isa.table import BLOCKED, Kind, instruction
-from simulator.machine import tensor_core
+from simulator.machine import mma, tensor_core
 from simulator.machine.cluster import Cta
 from simulator.machine.memory_map import OFFSET_MASK, RANK_SHIFT
-from simulator.machine.tensor_core import InstructionDescriptor, Mma, SharedDescriptor
+from simulator.machine.tensor_core import InstructionDescriptor, SharedDescriptor
 from simulator.machine.warp import Mask, Warp, uniform
 
 Array = Any
@@ -143,7 +143,7 @@ def _mma(
         raise Trap(f"tcgen05.mma.cta_group::2 by CTA rank {cta.rank}, the last of its cluster")
     for lane in warp.lanes(mask):
         d, a, b, idesc, enabled = (o[lane] for o in operands)
-        operation = Mma(
+        operation = mma.Mma(
             group,
             weight_stationary,
             InstructionDescriptor.decode(int(idesc), kind),
@@ -153,9 +153,9 @@ def _mma(
             bool(enabled),
         )
 
-        def multiply(operation: Mma = operation) -> None:
-            memories = [tensor_core.Cta(c.shared, c.tensor_memory) for c in ctas]
-            tensor_core.mma(operation, memories)
+        def multiply(operation: mma.Mma = operation) -> None:
+            memories = [mma.Cta(c.shared, c.tensor_memory) for c in ctas]
+            mma.mma(operation, memories)
 
         cluster.counts["mma"] += 1
         shape = operation.instruction
@@ -175,7 +175,7 @@ _multiplication = functools.partial(
 def _declare_mma(kind: tensor_core.Kind, group: int, lane_words: int) -> None:
     """D = A B (+ D) with both operands in shared memory; collectors are hints about reuse."""
 
-    def mma(warp: Warp, mask: Mask | None, *operands: Any) -> None:
+    def multiply(warp: Warp, mask: Mask | None, *operands: Any) -> None:
         """Multiply shared-memory operands into TMEM."""
         d, a, b, idesc, *rest = operands
         if lane_words and any(word[warp.lanes(mask)].any() for word in rest[0]):
@@ -187,13 +187,13 @@ def _declare_mma(kind: tensor_core.Kind, group: int, lane_words: int) -> None:
         f"tcgen05.mma.cta_group::{group}.kind::{kind}<c>",
         f"[b32] b64 b64 b32 {words}pred",
         c=_COLLECTOR_A,
-    )(mma)
+    )(multiply)
 
 
 def _declare_weight_stationary_mma(kind: tensor_core.Kind) -> None:
     """D = A B (+ D), where B stays in the collector."""
 
-    def mma(warp: Warp, mask: Mask | None, *operands: Array) -> None:
+    def multiply(warp: Warp, mask: Mask | None, *operands: Array) -> None:
         """Multiply shared-memory operands into TMEM, weights stationary."""
         d, a, b, idesc, enabled = operands
         _mma(warp, mask, (d, a, b, idesc, enabled), kind, group=1, weight_stationary=True)
@@ -202,7 +202,7 @@ def _declare_weight_stationary_mma(kind: tensor_core.Kind) -> None:
         f"tcgen05.mma.ws.cta_group::1.kind::{kind}<c>",
         "[b32] b64 b64 b32 pred",
         c=_COLLECTOR_B,
-    )(mma)
+    )(multiply)
 
 
 _KINDS: tuple[tensor_core.Kind, ...] = ("f16", "f8f6f4")

@@ -7,8 +7,9 @@ import pytest
 
 from simulator.errors import OutOfBounds, Trap, Uninitialised, Unsupported
 from simulator.machine import tensor_core, tensor_map
+from simulator.machine.mma import Cta, Mma, mma, read_operand
 from simulator.machine.shared_memory import SharedMemory
-from simulator.machine.tensor_core import Cta, InstructionDescriptor, Mma, SharedDescriptor, mma
+from simulator.machine.tensor_core import InstructionDescriptor, SharedDescriptor
 from simulator.machine.tensor_memory import TensorMemory
 from simulator.numerics.accumulate import b200
 from simulator.numerics.formats import BF16, E4M3, E5M2, F16, decode
@@ -226,10 +227,10 @@ def test_operands_loaded_by_tensor_copies_are_read_back():
     tensor_map.write_shared(shared.bytes, 4096, tile.reshape(-1), 128)
     for step in range(4):
         at = SharedDescriptor.decode(descriptor_bits(4096 + 32 * step, stride=1024))
-        read = tensor_core.read_operand(shared, at, 64, fmt=E4M3, mn_major=False)
+        read = read_operand(shared, at, 64, fmt=E4M3, mn_major=False)
         assert np.array_equal(read, decode(tile[:, 32 * step : 32 * step + 32], E4M3))
     at = SharedDescriptor.decode(descriptor_bits(4096 + 4096, leading=0, stride=1024))
-    read = tensor_core.read_operand(shared, at, 128, fmt=E4M3, mn_major=True)
+    read = read_operand(shared, at, 128, fmt=E4M3, mn_major=True)
     assert np.array_equal(read, decode(tile[32:64].T, E4M3))
 
 
@@ -243,18 +244,18 @@ def test_chunks_are_those_that_the_operand_covers():
 def test_an_operand_beyond_shared_memory_is_out_of_bounds():
     at = SharedDescriptor.decode(descriptor_bits(SHARED_BYTES - 1024, stride=1024))
     shared = shared_memory()
-    tensor_core.read_operand(shared, at, 8, fmt=E4M3, mn_major=False)
+    read_operand(shared, at, 8, fmt=E4M3, mn_major=False)
     with pytest.raises(OutOfBounds, match=rf"ends at shared\[{SHARED_BYTES}\]"):
-        tensor_core.read_operand(shared, at, 16, fmt=E4M3, mn_major=False)
+        read_operand(shared, at, 16, fmt=E4M3, mn_major=False)
 
 
 def test_an_operand_that_nobody_wrote_is_reported():
     at = SharedDescriptor.decode(descriptor_bits(2048, stride=1024))
     shared = SharedMemory(SHARED_BYTES, check_initialised=True)
     shared.scatter(np.arange(2048, 3072), np.ones(1024, np.uint8))
-    tensor_core.read_operand(shared, at, 8, fmt=E4M3, mn_major=False)
+    read_operand(shared, at, 8, fmt=E4M3, mn_major=False)
     with pytest.raises(Uninitialised, match=r"shared\[3072\]: read before"):
-        tensor_core.read_operand(shared, at, 16, fmt=E4M3, mn_major=False)
+        read_operand(shared, at, 16, fmt=E4M3, mn_major=False)
 
 
 def test_an_accumulator_beyond_the_allocation_is_out_of_bounds():
