@@ -15,7 +15,7 @@ from reference.problem import Dims, Problem, Recipe
 from simulator.codegen.image import forms
 from simulator.codegen.library import Library
 from simulator.decode import decode
-from simulator.launch import launch
+from simulator.launch import ExecutorName
 from simulator.ptx.parser import parse
 
 needs_peers = pytest.mark.skipif(
@@ -42,16 +42,13 @@ FORMS = """.version 8.8
 @needs_peers
 @pytest.mark.parametrize("executor", ["interpreter", "native"])
 @pytest.mark.parametrize("size", PROBLEMS)
-def test_run(
-    benchmark: BenchmarkFixture, size: str, executor: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run(benchmark: BenchmarkFixture, size: str, executor: ExecutorName) -> None:
     """FP8, 128 heads: the whole call, MMA and TMA included, code compiled before."""
     seq_lens, splits = PROBLEMS[size]
     problem = Problem(Dims(128, 1), "float8_e4m3fn", 64, seq_lens, softmax_scale=192**-0.5)
     inputs = make_inputs(problem, Recipe(), 0)
     kernel = tokenspeed.fp8_2_0_4()
-    monkeypatch.setitem(launch.__kwdefaults__, "executor", executor)
-    options = RunOptions(num_splits=splits)
+    options = RunOptions(num_splits=splits, executor=executor)
     kernel.run(problem, inputs, options)
     output = benchmark.pedantic(kernel.run, (problem, inputs, options), rounds=2)
     assert output.out.isfinite().all()

@@ -27,6 +27,7 @@ import torch
 from reference.inputs import Inputs
 from reference.problem import TABLE_TAILS, Problem
 from simulator.checks import CHECKS
+from simulator.launch import ACCUMULATIONS, EXECUTORS, AccumulationName, ExecutorName
 from simulator.policy import POLICIES
 
 ENTRY_POINT_GROUP = "mla_testbed.kernels"
@@ -109,8 +110,9 @@ class RunOptions:
     ``num_splits`` None leaves the count to the kernel's plan. ``policy`` and ``policy_seed`` choose
     the simulator's schedule, ``checks`` what it watches; the cuda engine has neither. ``poison``
     fills outputs and workspace with `POISON_BYTE` before the call, which reads as a NaN that no
-    arithmetic makes, so that an element nobody wrote shows. Raises UsageError for a value out of
-    its limit.
+    arithmetic makes, so that an element nobody wrote shows. ``executor`` and ``accumulation`` are
+    those of `simulator.launch`; no case holds them, for judgements are made with the defaults.
+    Raises UsageError for a value out of its limit.
     """
 
     engine: str = "simulator"
@@ -120,12 +122,17 @@ class RunOptions:
     policy_seed: int = 0
     checks: tuple[str, ...] = ("bounds", "initialisation", "deadlock")
     poison: bool = True
+    executor: ExecutorName = "auto"
+    accumulation: AccumulationName = "b200"
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
             raise UsageError(f"engine: {self.engine!r} is none of {', '.join(ENGINES)}")
         if self.policy not in POLICIES:
             raise UsageError(f"policy: {self.policy!r} is none of {', '.join(POLICIES)}")
+        for name, known in (("executor", EXECUTORS), ("accumulation", ACCUMULATIONS)):
+            if getattr(self, name) not in known:
+                raise UsageError(f"{name}: {getattr(self, name)!r} is none of {', '.join(known)}")
         for check in self.checks:
             if check not in CHECKS:
                 raise UsageError(f"checks: {check!r} is none of {', '.join(CHECKS)}")

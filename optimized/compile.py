@@ -10,8 +10,8 @@ import functools
 import hashlib
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
@@ -59,8 +59,8 @@ class Device(Protocol):
 class SimulatedDevice:
     """The simulator, for CPU tensors.
 
-    ``policy``, ``seed`` and ``checks`` are those of simulator.launch, its defaults where None;
-    ``transform`` changes the PTX before it is decoded.
+    ``policy``, ``seed``, ``checks`` and what ``options`` holds are those of simulator.launch, its
+    defaults where None; ``transform`` changes the PTX before it is decoded.
     """
 
     num_sms: int = NUM_SMS
@@ -69,6 +69,7 @@ class SimulatedDevice:
     seed: int = 0
     checks: Any = None
     transform: Callable[[str], str] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def launch(self, key: Specialisation, arguments: Sequence[Any]) -> Any:
         """Run the kernels of ``key``; gives back the simulator's result."""
@@ -84,6 +85,7 @@ class SimulatedDevice:
             [*tensors, *arguments[len(TENSORS) :]],
             policy=simulation.Policy(self.policy, self.seed),
             checks=self.checks or simulation.Checks(),
+            **self.options,
         )
 
 

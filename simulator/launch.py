@@ -15,12 +15,13 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal, get_args
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from simulator.checks import USUAL, Checks
+from simulator.codegen.accumulate import strategy
 from simulator.decode import decode
 from simulator.errors import DataRace, SimulatorBug
 from simulator.host.capture import CapturedLaunch
@@ -58,6 +59,14 @@ ExecutorName = Literal["auto", "interpreter", "native"]
 ``auto`` is native code, but the interpreter for checks that watch every access. See
 docs/simulator/native.md.
 """
+
+
+EXECUTORS: Final = get_args(ExecutorName)
+
+AccumulationName = Literal["b200", "hopper", "ideal"]
+"""How tensor cores add, by name: see docs/simulator/README.md, "What is simulated"."""
+
+ACCUMULATIONS: Final = get_args(AccumulationName)
 
 
 @dataclass(frozen=True)
@@ -127,6 +136,7 @@ def launch(
     policy: Policy = FAIR,
     checks: Checks = USUAL,
     executor: ExecutorName = "auto",
+    accumulation: AccumulationName = "b200",
     instruction_limit: int = INSTRUCTION_LIMIT,
 ) -> Result:
     """Call the host function and execute what it launches; tensors are read and written in place.
@@ -154,6 +164,7 @@ def launch(
             memory=memory,
             policy=policy,
             checks=checks,
+            accumulate=strategy(accumulation),
         )
         runs.append(_run(interpreter, state, instruction_limit))
     return Result(tuple(runs))
@@ -181,6 +192,7 @@ def launch_kernel(
     policy: Policy = FAIR,
     checks: Checks = USUAL,
     executor: ExecutorName = "auto",
+    accumulation: AccumulationName = "b200",
     instruction_limit: int = INSTRUCTION_LIMIT,
 ) -> KernelRun:
     """Execute one kernel of a PTX text, without a host function, on tensors in place.
@@ -211,6 +223,7 @@ def launch_kernel(
         memory=GlobalMemory(tensors_of(arguments), check_initialised=checks.initialisation),
         policy=policy,
         checks=checks,
+        accumulate=strategy(accumulation),
     )
     return _run(interpreter, state, instruction_limit)
 

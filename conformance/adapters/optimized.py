@@ -124,6 +124,7 @@ class Optimized:
             seed=options.policy_seed,
             checks=Checks.of(options.checks),
             transform=self._transform,
+            options={"executor": options.executor, "accumulation": options.accumulation},
         )
 
 

@@ -248,6 +248,8 @@ class TokenspeedMla:
             [*map(_simulated, named, arguments), *absent],
             policy=Policy(options.policy, options.policy_seed),
             checks=Checks.of(options.checks),
+            executor=options.executor,
+            accumulation=options.accumulation,
         )
 
 

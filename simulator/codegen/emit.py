@@ -84,6 +84,30 @@ def splat(kind: Value, value: int | float) -> Value:
     return ir.Constant(kind, [value] * kind.count)
 
 
+Step = Callable[[Value, list[Value]], list[Value]]
+"""The body of a loop: from its index and the carried values to the next ones."""
+
+
+def fold(b: Value, count: Value, initial: list[Value], step: Step) -> list[Value]:
+    """What ``step`` carries through i = 0 .. count - 1 (64 bits), count at least 1."""
+    before = b.block
+    body, after = b.function.append_basic_block("fold"), b.function.append_basic_block("folded")
+    b.branch(body)
+    b.position_at_end(body)
+    i = b.phi(I64)
+    i.add_incoming(ir.Constant(I64, 0), before)
+    carried = [b.phi(value.type) for value in initial]
+    for phi, value in zip(carried, initial, strict=True):
+        phi.add_incoming(value, before)
+    results = step(i, carried)
+    following = b.add(i, ir.Constant(I64, 1))
+    for phi, value in zip([i, *carried], [following, *results], strict=True):
+        phi.add_incoming(value, b.block)
+    b.cbranch(b.icmp_unsigned("<", following, count), body, after)
+    b.position_at_end(after)
+    return results
+
+
 class Emitter:
     """The function of one form under construction. ``b`` is the IR builder."""
 

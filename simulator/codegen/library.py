@@ -38,6 +38,7 @@ class Library:
         self._cache = cache
         self._functions: dict[Form, int] = {}
         self._engines: list[Any] = []
+        self._parts: dict[str, dict[str, int]] = {}
         self.compiled = 0
         core = self._load("core", _emit_core, (RUN_WARP, RUN_ROUNDS, _PYTHON_SYMBOL))
         self.run_warp: Final = core[RUN_WARP]
@@ -54,6 +55,12 @@ class Library:
             found = self._load(name, functools.partial(_emit_forms, forms=missing), symbols)
             self._functions |= {form: found[form.symbol] for form in missing}
         return {form: self._functions[form] for form in wanted}
+
+    def functions_of(self, part: str, emit: Any, symbols: Iterable[str]) -> dict[str, int]:
+        """The addresses of the functions that ``emit`` writes; ``part`` is what it is called."""
+        if part not in self._parts:
+            self._parts[part] = self._load(part, emit, symbols)
+        return self._parts[part]
 
     def _load(self, name: str, emit: Any, symbols: Iterable[str]) -> dict[str, int]:
         path = self._cache / hashlib.sha256(f"{_version()} {name}".encode()).hexdigest()

@@ -155,7 +155,7 @@ def _mma(
 
         def multiply(operation: mma.Mma = operation) -> None:
             memories = [mma.Cta(c.shared, c.tensor_memory) for c in ctas]
-            mma.mma(operation, memories)
+            mma.mma(operation, memories, cluster.launch.accumulate)
 
         cluster.counts["mma"] += 1
         shape = operation.instruction

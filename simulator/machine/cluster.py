@@ -22,6 +22,7 @@ from simulator.machine.memory_map import OFFSET_MASK, RANK_SHIFT
 from simulator.machine.shared_memory import SharedMemory
 from simulator.machine.tensor_memory import TensorMemory
 from simulator.machine.warp import LANES, ZEROS, Warp
+from simulator.numerics.accumulate import Accumulate, b200
 from simulator.policy import Policy
 from simulator.program import Program
 
@@ -36,6 +37,8 @@ MAX_CLUSTER = 16
 class Launch:
     """One kernel launch on the machine. ``parameters`` are the bytes of the parameter space.
 
+    ``accumulate`` is how the tensor core adds.
+
     Dimensions are (x, y, z): ``grid`` and ``cluster`` in CTAs, ``block`` in threads.
     """
 
@@ -48,6 +51,7 @@ class Launch:
     memory: GlobalMemory
     policy: Policy = field(default_factory=Policy)
     checks: Checks = field(default_factory=Checks)
+    accumulate: Accumulate = b200
 
     @functools.cached_property
     def initial_registers(self) -> list[Any]:

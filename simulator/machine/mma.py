@@ -21,7 +21,7 @@ from simulator.machine.tensor_core import (
     operand_chunks,
 )
 from simulator.machine.tensor_memory import TensorMemory
-from simulator.numerics.accumulate import Accumulate, ideal
+from simulator.numerics.accumulate import Accumulate
 from simulator.numerics.formats import Floats, Format, decode_table
 
 
@@ -65,7 +65,7 @@ def read_operand(
     return values.T if mn_major else values
 
 
-def mma(operation: Mma, ctas: Sequence[Cta], accumulate: Accumulate = ideal) -> None:
+def mma(operation: Mma, ctas: Sequence[Cta], accumulate: Accumulate) -> None:
     """Compute D = A B (+ D) into the tensor memories of ``ctas``: one CTA, or the even then odd.
 
     CTA r supplies the r-th part of the rows of A and of B, at the same shared addresses. Raises

@@ -6,8 +6,9 @@ accumulator. Which one models the hardware is a matter of measurement, so it is 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,19 +58,60 @@ def b200(
 
     All terms are aligned to the largest exponent among them, cut toward zero 25 bits below it,
     added exactly, and the sum is cut toward zero to float32. The exponent of a product is the sum
-    of its factors' exponents, not that of its normalised value. Sums beyond float32 are infinite.
+    of its factors' exponents, not that of its normalised value. Sums beyond float32 are infinite,
+    and a sum of nothing but zeros is +0.
 
     Sources: MMA-Sim (arXiv 2511.10909); Khattak and Mikaitis (arXiv 2512.07004). Both describe
     one-CTA MMAs without ``.ws``; that the other forms add in the same way is an assumption.
     """
+    return _fused(a, b, c, step=step, formats=formats, fraction=B200.bits(formats))
+
+
+@np.errstate(all="ignore")
+def hopper(
+    a: Floats, b: Floats, c: Floats | None, *, step: int, formats: tuple[Format, Format]
+) -> Floats:
+    """As ``b200``, but of 8-bit operands 13 bits are kept; the same sources."""
+    return _fused(a, b, c, step=step, formats=formats, fraction=HOPPER.bits(formats))
+
+
+@dataclass(frozen=True)
+class FusedModel:
+    """Bits below the largest exponent that a fused step keeps: of 8-bit operands, and of wider."""
+
+    narrow: int
+    wide: int
+
+    def bits(self, formats: tuple[Format, Format]) -> int:
+        """The bits that are kept for operands of these formats."""
+        return self.narrow if max(f.storage_bits for f in formats) <= 8 else self.wide
+
+
+B200: Final = FusedModel(FRACTION_BITS, FRACTION_BITS)
+HOPPER: Final = FusedModel(13, FRACTION_BITS)
+FUSED_MODELS: Final = MappingProxyType({"b200": B200, "hopper": HOPPER})
+
+
+def _fused(
+    a: Floats,
+    b: Floats,
+    c: Floats | None,
+    *,
+    step: int,
+    formats: tuple[Format, Format],
+    fraction: int,
+) -> Floats:
+    """Fused sums of ``step`` products, one after the other."""
     total = np.zeros((len(a), len(b)), np.float32) if c is None else c
     for start in range(0, a.shape[1], step):
         part = slice(start, start + step)
-        total = _fused_step(a[:, part], b[:, part], total, formats)
+        total = _fused_step(a[:, part], b[:, part], total, formats, fraction)
     return canonical_nan(total)
 
 
-def _fused_step(a: Floats, b: Floats, c: Floats, formats: tuple[Format, Format]) -> Floats:
+def _fused_step(
+    a: Floats, b: Floats, c: Floats, formats: tuple[Format, Format], fraction: int
+) -> Floats:
     """One fused sum. In float64 it is exact: 33 terms of 28 bits, scaled by powers of two."""
     exponent_a = _exponents(a, formats[0].min_exponent)
     exponent_b = _exponents(b, formats[1].min_exponent)
@@ -78,12 +120,12 @@ def _fused_step(a: Floats, b: Floats, c: Floats, formats: tuple[Format, Format])
         pair = exponent_a[:, None, k] + exponent_b[None, :, k]
         product_is_zero = (a[:, None, k] == 0) | (b[None, :, k] == 0)
         np.maximum(largest, np.where(product_is_zero, largest, pair), out=largest)
-    scale = np.ldexp(1.0, FRACTION_BITS - largest)
+    scale = np.ldexp(1.0, fraction - largest)
     total = np.trunc(c * scale)
     wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
     for k in range(a.shape[1]):
         total += np.trunc(wide_a[:, None, k] * wide_b[None, :, k] * scale)
-    return _toward_zero(total / scale)
+    return _toward_zero((total + 0.0) / scale)
 
 
 def _exponents(values: Floats, min_exponent: int) -> NDArray[np.int32]:
@@ -101,4 +143,4 @@ def _toward_zero(values: Doubles) -> Floats:
     return np.where(np.isfinite(values), cut, values).astype(np.float32)
 
 
-STRATEGIES = MappingProxyType({"ideal": ideal, "b200": b200})
+STRATEGIES = MappingProxyType({"ideal": ideal, "b200": b200, "hopper": hopper})

@@ -11,7 +11,7 @@ from simulator.machine.mma import Cta, Mma, mma, read_operand
 from simulator.machine.shared_memory import SharedMemory
 from simulator.machine.tensor_core import InstructionDescriptor, SharedDescriptor
 from simulator.machine.tensor_memory import TensorMemory
-from simulator.numerics.accumulate import b200
+from simulator.numerics.accumulate import b200, ideal
 from simulator.numerics.formats import BF16, E4M3, E5M2, F16, decode
 
 SHARED_BYTES = 1 << 17
@@ -149,7 +149,7 @@ def run_form(form, seed=0, *, steps=STEPS, accumulate_first=False, span_read=Non
         a, b = (side[0].descriptor(step) for side in sides)
         if span_read:
             a = SharedDescriptor(a.start, a.leading, a.stride, span_read)
-        mma(Mma(cta_group, ws, instruction, a, b, 96, accumulate_first or step > 0), ctas)
+        mma(Mma(cta_group, ws, instruction, a, b, 96, accumulate_first or step > 0), ctas, ideal)
     a, b = (np.concatenate([part.values for part in side]) for side in sides)
     return ctas, a @ b.T
 
@@ -215,7 +215,7 @@ def test_mixed_eight_bit_formats():
     a = Operand(rng, cta.shared.bytes, 0, 64, 1, fmt=E4M3)
     b = Operand(rng, cta.shared.bytes, 0x8000, 64, 1, fmt=E5M2)
     instruction = InstructionDescriptor.decode(instruction_bits(64, 64, E4M3, E5M2), "f8f6f4")
-    mma(Mma(1, True, instruction, a.descriptor(0), b.descriptor(0), 0, False), [cta])
+    mma(Mma(1, True, instruction, a.descriptor(0), b.descriptor(0), 0, False), [cta], ideal)
     d = np.hstack([cta.tensor_memory.words.view(np.float32)[h : h + 64, :32] for h in (0, 64)])
     assert np.array_equal(d, (a.values @ b.values.T).astype(np.float32))
 
@@ -264,9 +264,9 @@ def test_an_accumulator_beyond_the_allocation_is_out_of_bounds():
     instruction = InstructionDescriptor.decode(instruction_bits(128, 64, E4M3), "f8f6f4")
     at = SharedDescriptor.decode(descriptor_bits(0, stride=1024))
     with pytest.raises(OutOfBounds, match=r"\[0, 64\)"):
-        mma(Mma(1, False, instruction, at, at, 0, False), [cta])
+        mma(Mma(1, False, instruction, at, at, 0, False), [cta], ideal)
     with pytest.raises(Unsupported, match="lane 16"):
-        mma(Mma(1, False, instruction, at, at, 16 << 16, False), [cta])
+        mma(Mma(1, False, instruction, at, at, 16 << 16, False), [cta], ideal)
 
 
 def test_the_accumulation_strategy_is_a_parameter():
