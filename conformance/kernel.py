@@ -27,7 +27,13 @@ import torch
 from reference.inputs import Inputs
 from reference.problem import TABLE_TAILS, Problem
 from simulator.checks import CHECKS
-from simulator.launch import ACCUMULATIONS, EXECUTORS, AccumulationName, ExecutorName
+from simulator.launch import (
+    ACCUMULATIONS,
+    EXECUTORS,
+    AccumulationName,
+    ExecutorName,
+    KernelRun,
+)
 from simulator.policy import POLICIES
 
 ENTRY_POINT_GROUP = "mla_testbed.kernels"
@@ -112,7 +118,8 @@ class RunOptions:
     fills outputs and workspace with `POISON_BYTE` before the call, which reads as a NaN that no
     arithmetic makes, so that an element nobody wrote shows. ``executor`` and ``accumulation`` are
     those of `simulator.launch`; no case holds them, for judgements are made with the defaults.
-    Raises UsageError for a value out of its limit.
+    ``profile`` has the simulator count what is executed, for `Output.launches`. Raises UsageError
+    for a value out of its limit.
     """
 
     engine: str = "simulator"
@@ -124,6 +131,7 @@ class RunOptions:
     poison: bool = True
     executor: ExecutorName = "auto"
     accumulation: AccumulationName = "b200"
+    profile: bool = False
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
@@ -148,6 +156,7 @@ class Output:
 
     out: torch.Tensor  # [batch, seq_len_q, num_heads, kv_lora_rank]
     lse: torch.Tensor  # [batch, seq_len_q, num_heads], float32
+    launches: tuple[KernelRun, ...] = ()  # what the simulator counted, in order
 
 
 class Kernel(Protocol):

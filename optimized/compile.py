@@ -60,7 +60,8 @@ class SimulatedDevice:
     """The simulator, for CPU tensors.
 
     ``policy``, ``seed``, ``checks`` and what ``options`` holds are those of simulator.launch, its
-    defaults where None; ``transform`` changes the PTX before it is decoded.
+    defaults where None; ``transform`` changes the PTX before it is decoded, and ``on_result`` is
+    given the simulator's result.
     """
 
     num_sms: int = NUM_SMS
@@ -70,9 +71,10 @@ class SimulatedDevice:
     checks: Any = None
     transform: Callable[[str], str] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    on_result: Callable[[Any], None] | None = None
 
-    def launch(self, key: Specialisation, arguments: Sequence[Any]) -> Any:
-        """Run the kernels of ``key``; gives back the simulator's result."""
+    def launch(self, key: Specialisation, arguments: Sequence[Any]) -> None:
+        """Run the kernels of ``key``."""
         from simulator import launch as simulation
 
         program = _program(key, ARCHES[self.capability], self.transform)
@@ -80,13 +82,15 @@ class SimulatedDevice:
             simulation.Tensor.of(tensor, name, initialised=name not in WRITTEN_FIRST)
             for name, tensor in zip(TENSORS, arguments, strict=False)
         ]
-        return simulation.launch(
+        result = simulation.launch(
             program,
             [*tensors, *arguments[len(TENSORS) :]],
             policy=simulation.Policy(self.policy, self.seed),
             checks=self.checks or simulation.Checks(),
             **self.options,
         )
+        if self.on_result is not None:
+            self.on_result(result)
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,8 @@ class Interpreter:
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        self.executed: list[int] | None = None
+        """How often each block was executed; counted while this is a list."""
         self._writer = _Writer(program)
         self._full: list[_Run | None] = [None] * len(program.blocks)
         self._masked: list[_Run | None] = [None] * len(program.blocks)
@@ -79,7 +81,7 @@ class Interpreter:
         raise bug from error
 
     def _turn(self, warp: Warp, budget: int) -> None:
-        blocks, registers = self.program.blocks, warp.registers
+        blocks, registers, executed = self.program.blocks, warp.registers, self.executed
         warp.advanced = warp.blocked = False
         while budget > 0:
             while warp.block == warp.reconverges:
@@ -99,9 +101,13 @@ class Interpreter:
                     warp.blocked = True
                     return
                 warp.instructions += 1
+                if executed is not None:
+                    executed[warp.block] += 1
                 warp.block = end.target
                 warp.advanced = warp.advanced or not warp.polling
                 continue
+            if executed is not None:
+                executed[warp.block] += 1
             if block.operations:
                 self._compiled(warp.block, mask is not None)(warp, registers, mask)
                 warp.instructions += len(block.operations)

@@ -33,6 +33,8 @@ from simulator.machine.global_memory import GlobalMemory, tensors_of
 from simulator.machine.schedule import run_grid
 from simulator.native import NativeExecutor
 from simulator.policy import FAIR, Policy
+from simulator.profile import Profile
+from simulator.profile import profile as profile_of
 from simulator.ptx.parser import parse
 from simulator.sanitizer.race import RaceCheck, merged
 
@@ -93,7 +95,8 @@ class LoadedProgram:
 class KernelRun:
     """One executed launch.
 
-    ``counts`` has bytes and operations by name; ``seconds`` is time on the host.
+    ``counts`` has bytes and operations by name; ``seconds`` is time on the host. ``profile`` is
+    there if it was asked for.
     """
 
     name: str
@@ -104,6 +107,7 @@ class KernelRun:
     polls: int
     seconds: float
     counts: Counter[str]
+    profile: Profile | None = None
 
 
 @dataclass(frozen=True)
@@ -138,13 +142,16 @@ def launch(
     executor: ExecutorName = "auto",
     accumulation: AccumulationName = "b200",
     instruction_limit: int = INSTRUCTION_LIMIT,
+    profile: bool = False,
 ) -> Result:
     """Call the host function and execute what it launches; tensors are read and written in place.
 
     ``arguments`` are in the order of the compiled function: ``Tensor``, int, float, bool, or None
-    for an absent one. Raises ``HostError`` if the host function refuses them, and the errors of
-    ``simulator.errors`` for what goes wrong on the simulated device.
+    for an absent one. ``profile`` counts what is executed, by the interpreter.
+    Raises ``HostError`` if the host function refuses them, and the errors of ``simulator.errors``
+    for what goes wrong on the simulated device.
     """
+    executor = "interpreter" if profile and executor == "auto" else executor
     captured: list[CapturedLaunch] = []
     sizes = {name: [p.size for p in i.program.kernel.params] for name, i in program.kernels.items()}
     program.host.call(arguments, sizes, captured.append)
@@ -166,7 +173,7 @@ def launch(
             checks=checks,
             accumulate=strategy(accumulation),
         )
-        runs.append(_run(interpreter, state, instruction_limit))
+        runs.append(_run(interpreter, state, instruction_limit, profile))
     return Result(tuple(runs))
 
 
@@ -244,8 +251,13 @@ def _bytes(argument: Tensor | int | bytes, size: int) -> bytes:
     return (value % (1 << 8 * size)).to_bytes(size, "little")
 
 
-def _run(interpreter: Interpreter, state: Launch, instruction_limit: int) -> KernelRun:
+def _run(
+    interpreter: Interpreter, state: Launch, instruction_limit: int, is_profiled: bool = False
+) -> KernelRun:
     started = time.perf_counter()
+    executed = [0] * len(interpreter.program.blocks) if is_profiled else None
+    interpreter.executed = executed
+    before = dict(state.memory.bytes)
     watching: list[RaceCheck] = []
 
     def observe() -> RaceCheck:
@@ -256,6 +268,8 @@ def _run(interpreter: Interpreter, state: Launch, instruction_limit: int) -> Ker
         statistics = run_grid(
             state, interpreter, instruction_limit, observe if state.checks.races else None
         )
+    interpreter.executed = None
+    moved = {name: count - before[name] for name, count in state.memory.bytes.items()}
     if races := merged(watching):
         raise DataRace(races)
     return KernelRun(
@@ -267,6 +281,7 @@ def _run(interpreter: Interpreter, state: Launch, instruction_limit: int) -> Ker
         statistics.polls,
         time.perf_counter() - started,
         statistics.counts,
+        None if executed is None else profile_of(state.program, executed, moved, statistics.counts),
     )
 
 

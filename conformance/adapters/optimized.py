@@ -25,6 +25,7 @@ from optimized.compile import ARCHES, CudaDevice, SimulatedDevice, compiled
 from reference.inputs import Inputs
 from reference.problem import Problem
 from simulator.checks import Checks
+from simulator.launch import Result
 
 
 class Optimized:
@@ -70,7 +71,8 @@ class Optimized:
         support = self.supports(problem)
         if not support.ok:
             raise UsageError(f"{self.name}: {support.reason}")
-        device = self._device(options)
+        results: list[Result] = []
+        device = self._device(options, results.append)
         where = torch.device("cuda" if options.engine == "cuda" else "cpu")
         needed = planning.workspace_size(
             problem, device.num_sms, options.num_splits, capability=device.capability
@@ -108,9 +110,12 @@ class Optimized:
             num_splits=options.num_splits,
         )
         result, result_lse = decode_on(device, arguments, lse.to(where))
-        return Output(result.cpu(), result_lse.cpu())
+        launches = tuple(run for counted in results for run in counted.kernels)
+        return Output(result.cpu(), result_lse.cpu(), launches)
 
-    def _device(self, options: RunOptions) -> CudaDevice | SimulatedDevice:
+    def _device(
+        self, options: RunOptions, on_result: Callable[[Result], None]
+    ) -> CudaDevice | SimulatedDevice:
         if options.engine == "cuda":
             choose_engine(self, options.engine, device_arch())
             if self._transform is not None:
@@ -124,7 +129,12 @@ class Optimized:
             seed=options.policy_seed,
             checks=Checks.of(options.checks),
             transform=self._transform,
-            options={"executor": options.executor, "accumulation": options.accumulation},
+            options={
+                "executor": options.executor,
+                "accumulation": options.accumulation,
+                "profile": options.profile,
+            },
+            on_result=on_result,
         )
 
 

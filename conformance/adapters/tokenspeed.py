@@ -152,15 +152,16 @@ class TokenspeedMla:
             return self._run_on_gpu(problem, inputs, options)
         device = Device(self.arches[0], 1 if options.num_splits else options.num_sms)
         plan = self._plan(problem, options, device).plan
+        launches: list[simulation.KernelRun] = []
 
         def get_kernel(compile_kernel: Callable[..., Any], **key: Any) -> DecodeKernel:
             program = self._program(self._compiled(compile_kernel, key, device.arch))
-            return functools.partial(self._launch, program, options)
+            return functools.partial(self._launch, program, options, launches)
 
         arguments = self._arguments(problem, inputs, options)
         with self._wrapper.without_gpu(device, get_kernel) as decode:
             out, lse = decode(**arguments, **_buffers(problem, plan, options.poison))
-        return Output(out, lse)
+        return Output(out, lse, tuple(launches))
 
     def _run_on_gpu(self, problem: Problem, inputs: Inputs, options: RunOptions) -> Output:
         arch = choose_engine(self, options.engine, device_arch()).arch
@@ -238,19 +239,25 @@ class TokenspeedMla:
         return replace(compiled, ptx=self._transform(compiled.ptx))
 
     def _launch(
-        self, program: simulation.LoadedProgram, options: RunOptions, *arguments: Any
+        self,
+        program: simulation.LoadedProgram,
+        options: RunOptions,
+        launches: list[simulation.KernelRun],
+        *arguments: Any,
     ) -> None:
         # Version 2 ends with local_visible_lens, which the wrapper leaves out where it is absent.
         absent = [None] if self._version.is_2 else []
         named = [*ARGUMENTS, *[""] * (len(arguments) - len(ARGUMENTS))]
-        simulation.launch(
+        result = simulation.launch(
             program,
             [*map(_simulated, named, arguments), *absent],
             policy=Policy(options.policy, options.policy_seed),
             checks=Checks.of(options.checks),
             executor=options.executor,
             accumulation=options.accumulation,
+            profile=options.profile,
         )
+        launches += result.kernels
 
 
 def _load(compiled: Compiled) -> simulation.LoadedProgram:

@@ -107,6 +107,8 @@ class GlobalMemory:
                 region.distrust(tensor)
         self.regions = sorted(regions.values(), key=lambda r: r.start)
         self._starts = [r.start for r in self.regions]
+        self.bytes = {"global_read": 0, "global_written": 0}
+        """Bytes that instructions asked for, whatever a cache holds; native code counts none."""
 
     def region(self, address: int) -> Region | None:
         """The allocation that holds ``address``."""
@@ -131,6 +133,7 @@ class GlobalMemory:
         misaligned, ``OutOfBounds`` and ``Uninitialised``, naming tensor, index and lanes.
         """
         out = np.empty((count, len(addresses)), f"u{item_bytes}")
+        self.bytes["global_read"] += out.nbytes
         for region, some, index in self._places(addresses, item_bytes, count, mask):
             out[:, some] = region.words[item_bytes][index]
             if region.valid is not None:
@@ -156,6 +159,7 @@ class GlobalMemory:
         ``mask`` and errors are as of ``load``.
         """
         count = len(values)
+        self.bytes["global_written"] += item_bytes * count * len(addresses)
         for region, some, index in self._places(addresses, item_bytes, count, mask):
             region.words[item_bytes][index] = values[:, some]
             if region.valid is not None:
