@@ -32,9 +32,9 @@ FACTORIES: dict[str, Callable[[], Kernel]] = {
 QUANTITIES: dict[str, Callable[[KernelRun], float]] = {
     "warp-instructions": lambda run: run.profile.warp_instructions,  # type: ignore[union-attr]
     "special functions": lambda run: run.profile.special_functions,  # type: ignore[union-attr]
-    "MMA FLOP": lambda run: run.counts["mma_flop"],
+    "tensor-core FLOP": lambda run: run.counts["mma_flop"],
     "TMA bytes": lambda run: run.counts["tma_load_bytes"] + run.counts["tma_store_bytes"],
-    "global bytes": lambda run: sum(run.profile.bytes.values()),  # type: ignore[union-attr]
+    "global bytes (sectors)": lambda run: sum(run.profile.bytes.values()),  # type: ignore[union-attr]
 }
 
 HEAD = f"""# Our kernels beside tokenspeed-mla 2.0.4
@@ -71,9 +71,7 @@ def count(kernel: Kernel, dtype: str, heads: int, tokens: int) -> dict[str, Coun
     def problem(keys: int) -> Problem:
         return Problem(Dims(heads, tokens), dtype, 64, (keys,), softmax_scale=192**-0.5)
 
-    short, long, ragged = (
-        run(kernel, problem(keys), 1)[0] for keys in (KEYS, MORE_KEYS, KEYS + 1)
-    )
+    short, long, ragged = (run(kernel, problem(keys), 1)[0] for keys in (KEYS, MORE_KEYS, KEYS + 1))
     combine = run(kernel, problem(KEYS), SPLITS)[1]
     found = {}
     for name, quantity in QUANTITIES.items():
@@ -87,7 +85,7 @@ def count(kernel: Kernel, dtype: str, heads: int, tokens: int) -> dict[str, Coun
     return found
 
 
-def rows(progress: Callable[[str], None]) -> Iterator[str]:
+def rows(progress: Callable[[str], object]) -> Iterator[str]:
     """Yield the lines of the tables, one table for each quantity."""
     cases = [(dtype, *shape) for dtype in FACTORIES for shape in SHAPES]
     ours, theirs = {}, {}
@@ -97,8 +95,10 @@ def rows(progress: Callable[[str], None]) -> Iterator[str]:
         theirs[case] = count(FACTORIES[case[0]](), *case)
     for name in QUANTITIES:
         yield f"\n## {name}\n"
-        yield "| dtype | H/S | a tile: ours | peer | ours/peer | ends | peer | ragged | peer | combine | peer |"
-        yield "|---|---|---|---|---|---|---|---|---|---|---|"
+        headings = ("dtype", "H/S", "a tile: ours", "peer", "ours/peer")
+        headings += ("ends", "peer", "ragged", "peer", "combine", "peer")
+        yield f"| {' | '.join(headings)} |"
+        yield "|---" * len(headings) + "|"
         for case in cases:
             mine, other = ours[case][name], theirs[case][name]
             ratio = f"{mine.tile / other.tile:.3f}" if other.tile else "-"
@@ -118,12 +118,14 @@ def number(value: float) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print or write the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--write", type=Path, metavar="FILE", help="write there; default: print")
     path = parser.parse_args(arguments).write
     if not (PEERS / "tokenspeed-mla-2.0.4").is_dir():
         parser.error(f"tokenspeed-mla 2.0.4 is not in {PEERS.name}/: nox -s peers installs it")
-    text = "\n".join([HEAD, *rows(lambda line: print(line, file=sys.stderr))]) + "\n"
+    text = "\n".join([HEAD, *rows(lambda line: sys.stderr.write(f"{line}\n"))]) + "\n"
     if path is None:
         sys.stdout.write(text)
     else:

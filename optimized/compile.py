@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
+from unittest import mock
 
 import torch
 
@@ -180,12 +181,19 @@ def _toolchain() -> dict[str, str]:
 def _compile(key: Specialisation, arch: str) -> Compiled:
     """Compile for ``arch``. No GPU is needed, and no file stays."""
     import cutlass.cute as cute
+    from cutlass.cutlass_dsl import CuTeDSL
 
     from optimized.sm100.config import Config
     from optimized.sm100.decode import decode
 
     config = Config(key.dtype, key.tile_m, key.page_size)
-    with tempfile.TemporaryDirectory(prefix="mla-decode-") as folder, warnings.catch_warnings():
+    with (
+        tempfile.TemporaryDirectory(prefix="mla-decode-") as folder,
+        warnings.catch_warnings(),
+        # A process's first compilation cannot be exported if its target is not the DSL's default,
+        # which without a GPU is sm_100a (nvidia-cutlass-dsl 4.8.1).
+        mock.patch.object(CuTeDSL._get_dsl().envar, "arch", arch),
+    ):
         warnings.simplefilter("ignore")  # those of the DSL are about its own code
         options = f"--enable-tvm-ffi --gpu-arch {arch} --keep-ptx --dump-dir {folder}"
         made = cute.compile(decode, config, *_placeholders(config), options=options)

@@ -257,7 +257,7 @@ def _run(
     started = time.perf_counter()
     executed = [0] * len(interpreter.program.blocks) if is_profiled else None
     interpreter.executed = executed
-    before = dict(state.memory.bytes)
+    state.memory.traffic = traffic = Counter[str]() if is_profiled else None
     watching: list[RaceCheck] = []
 
     def observe() -> RaceCheck:
@@ -269,7 +269,6 @@ def _run(
             state, interpreter, instruction_limit, observe if state.checks.races else None
         )
     interpreter.executed = None
-    moved = {name: count - before[name] for name, count in state.memory.bytes.items()}
     if races := merged(watching):
         raise DataRace(races)
     return KernelRun(
@@ -281,7 +280,9 @@ def _run(
         statistics.polls,
         time.perf_counter() - started,
         statistics.counts,
-        None if executed is None else profile_of(state.program, executed, moved, statistics.counts),
+        None
+        if executed is None
+        else profile_of(state.program, executed, traffic or {}, statistics.counts),
     )
 
 

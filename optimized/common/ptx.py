@@ -51,9 +51,9 @@ def _index(position: int) -> Any:
 
 @dataclass(frozen=True)
 class Place:
-    """An address in shared memory: a register, and a constant that the instruction adds."""
+    """An address: a register, and a constant that the instruction adds."""
 
-    base: Int32
+    base: Int32 | Int64
     offset: int
 
 
@@ -86,11 +86,11 @@ def load_global_float(address: Int64) -> Float32:
     return value("ld.global.f32 $0, [$1];", [address], Float32, effect=True)
 
 
-def load_global_float4(address: Int64) -> tuple[Float32, ...]:
+def load_global_float4(address: Int64 | Place) -> tuple[Float32, ...]:
     """Four float32 of global memory, aligned to 16 bytes."""
-    parts: tuple[Float32, ...] = asm(
-        "ld.global.v4.f32 {$0, $1, $2, $3}, [$4];", [address], [Float32] * 4
-    )
+    base, offset = _place(address)
+    text = f"ld.global.v4.f32 {{$0, $1, $2, $3}}, [$4+{offset}];"
+    parts: tuple[Float32, ...] = asm(text, [base], [Float32] * 4)
     return parts
 
 
@@ -99,7 +99,7 @@ def store_global_float(address: Int64, value: Float32) -> None:
     asm("st.global.f32 [$0], $1;", [address, value])
 
 
-def store_global_words(address: Int64, words: Sequence[Any]) -> None:
+def store_global_words(address: Int64 | Place, words: Sequence[Any]) -> None:
     """Write two or four 32-bit words to global memory, aligned to their size."""
     _store("global", address, words)
 
@@ -128,13 +128,16 @@ def store_shared_words(address: Int32, words: Sequence[Any]) -> None:
 
 def _store(space: str, address: Any, words: Sequence[Any]) -> None:
     kind = "f32" if isinstance(words[0], Float32) else "b32"
+    base, offset = _place(address)
     names = ", ".join(f"${i + 1}" for i in range(len(words)))
-    asm(f"st.{space}.v{len(words)}.{kind} [$0], {{{names}}};", [address, *words])
+    asm(f"st.{space}.v{len(words)}.{kind} [$0+{offset}], {{{names}}};", [base, *words])
 
 
-def copy_async_16(shared: Int32, source: Int64, source_bytes: Int32) -> None:
+def copy_async_16(shared: Int32 | Place, source: Int64 | Place, source_bytes: Int32) -> None:
     """Start a copy of 16 bytes to shared memory: ``source_bytes`` of the source, then zeros."""
-    asm("cp.async.cg.shared.global [$0], [$1], 16, $2;", [shared, source, source_bytes])
+    (target, to), (origin, at) = _place(shared), _place(source)
+    text = f"cp.async.cg.shared.global [$0+{to}], [$1+{at}], 16, $2;"
+    asm(text, [target, origin, source_bytes])
 
 
 def wait_async_copies() -> None:

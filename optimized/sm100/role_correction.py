@@ -18,6 +18,7 @@ from optimized.sm100.smem import SLOT_BYTES
 from optimized.sm100.warps import ROLE_THREADS
 
 COPY_BYTES = 16
+COPY_LANES = 4  # that copy a row: their pieces of 16 bytes lie side by side
 TRANSFER = 32  # columns that a thread holds at a time
 
 
@@ -49,24 +50,35 @@ def run(c: Context) -> None:
 @cute.jit
 def _load_query(c: Context, work: Work) -> None:
     """Copy the CTA's rows of the query, swizzled; rows that stand for no token become zeros."""
-    config, p = c.config, c.parameters
-    per_group = config.span_bytes // COPY_BYTES
-    per_row = QK_GROUPS * per_group
-    for at in cutlass.range(c.thread, ROWS * per_row, ROLE_THREADS, unroll=1):
-        in_cta = at // per_row
-        piece = at - in_cta * per_row
+    p, lane = c.parameters, c.thread % COPY_LANES
+    for at in cutlass.range_constexpr(0, ROWS, ROLE_THREADS // COPY_LANES):
+        in_cta = at + c.thread // COPY_LANES
         row = row_of(c.rank * ROWS + in_cta, work, p)
         source = p.query + Int64(work.batch) * p.query_batch_stride
         source = source + Int64(row.token) * p.query_token_stride
-        source = source + Int64(row.head) * p.query_head_stride + Int64(piece * COPY_BYTES)
-        span = in_cta * config.span_bytes + piece // per_group * c.layout.query_group_bytes
-        span = c.shared + c.layout.query + span
-        vector = (piece ^ (span >> 7)) % per_group * COPY_BYTES
+        source = source + Int64(row.head) * p.query_head_stride + Int64(lane * COPY_BYTES)
+        span = c.shared + c.layout.query + in_cta * c.config.span_bytes
         num_bytes = select_(row.valid, Int32(COPY_BYTES), Int32(0))
-        ptx.copy_async_16(span + vector, source, num_bytes)
+        _copy_row(c, source, span, lane, num_bytes)
     ptx.wait_async_copies()
     ptx.fence_async_proxy()  # the query, for the tensor core
     signal(c, c.leaders("query"))
+
+
+def _copy_row(c: Context, source: Int64, span: Int32, lane: Int32, num_bytes: Int32) -> None:
+    """Copy every `COPY_LANES`-th piece of a row, whose first span is at ``span``, swizzled.
+
+    A group of columns begins at a pattern of the swizzle, so that all spans of a row have the same.
+    """
+    per_span = c.config.span_bytes // COPY_BYTES
+    pattern = (span >> 7) & (per_span - 1)
+    targets = [
+        span + ((lane + first) ^ pattern) * COPY_BYTES for first in range(0, per_span, COPY_LANES)
+    ]
+    for piece in range(0, QK_GROUPS * per_span, COPY_LANES):
+        group, in_span = piece // per_span, piece % per_span // COPY_LANES
+        target = Place(targets[in_span], group * c.layout.query_group_bytes)
+        ptx.copy_async_16(target, Place(source, piece * COPY_BYTES), num_bytes)
 
 
 @cute.jit

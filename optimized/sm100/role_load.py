@@ -1,9 +1,10 @@
 """The warps that load keys and values: boxes of a page's rows and 64 columns, by TMA.
 
 Each lane issues boxes of its own: box n of a chunk is issued by lane n mod 32, and holds block
-n mod (rows / box rows) of the chunk's rows. So a lane's page ids serve every group of columns, and
-it reads them from the block table itself, a tile ahead. A lane whose box has no key in use names
-page -1, which lies outside the tensor: the TMA fills the box with zeros.
+n mod (rows / box rows) of the chunk's rows. So a lane's page ids serve every group of columns. The
+block table is read a tile ahead, 32 entries at a time, one a lane, and lanes tell each other what
+they read. A box without a key in use names page -1, which lies outside the tensor: the TMA fills
+the box with zeros.
 """
 
 from dataclasses import dataclass
@@ -73,16 +74,19 @@ def run(c: Context, stream: Stream) -> None:
     stage, parity, scrubbed = Int32(0), Int32(0), Int32(0)
     for index in cutlass.range(c.cluster, c.parameters.num_work, c.num_clusters, unroll=1):
         work = work_at(index, c.parameters, c.config)
-        pages = _pages(c, stream, work, work.first_tile)
+        window = _window(c, work, work.first_tile)
         for step in cutlass.range(work.num_tiles, unroll=1):
             tile = work.first_tile + step
-            ahead = _pages(c, stream, work, tile + 1)
+            pages = _pages(c, stream, work, tile, window)
+            ahead = window
+            if (tile + 1) * _pages_in_tile(c) % WARP_THREADS == 0:
+                ahead = _window(c, work, tile + 1)
             for at in cutlass.range_constexpr(stream.chunks):
                 ptx.wait_barrier(c.barrier(free, stage), parity ^ 1)
                 chunk = Chunk(work, tile, at, stage)
                 scrubbed = _load(c, stream, chunk, pages, scrubbed)
                 stage, parity = next_stage(stage, parity, stream.stages)
-            pages = ahead
+            window = ahead
     for _ in cutlass.range_constexpr(stream.stages):
         ptx.wait_barrier(c.barrier(free, stage), parity ^ 1)
         stage, parity = next_stage(stage, parity, stream.stages)
@@ -159,10 +163,28 @@ def _num_starts(c: Context, stream: Stream) -> int:
     return rounds if stream.is_keys else rounds * stream.chunks
 
 
-def _pages(c: Context, stream: Stream, work: Work, tile: Int32) -> tuple[Int32, ...]:
-    """The pool pages of this lane's blocks of a tile; NO_PAGE past the last page in use."""
-    starts = [tile * TILE_N + _start(c, stream, at) for at in range(_num_starts(c, stream))]
-    return tuple(_page(c, work, position // c.config.page_size) for position in starts)
+def _pages_in_tile(c: Context) -> int:
+    """Pages that the keys of a tile take: a power of two."""
+    return TILE_N // c.config.page_size
+
+
+def _window(c: Context, work: Work, tile: Int32) -> Int32:
+    """This lane's entry of the 32 of the block table among which the tile's are."""
+    first = tile * _pages_in_tile(c) // WARP_THREADS * WARP_THREADS
+    return _page(c, work, first + c.lane)
+
+
+def _pages(c: Context, stream: Stream, work: Work, tile: Int32, window: Int32) -> tuple[Int32, ...]:
+    """The pool pages of this lane's blocks of a tile; NO_PAGE past the last page in use.
+
+    A tile of more pages than lanes reads its entries itself: no two of its boxes share one.
+    """
+    first, page_size = tile * _pages_in_tile(c), c.config.page_size
+    starts = [_start(c, stream, at) // page_size for at in range(_num_starts(c, stream))]
+    if _pages_in_tile(c) > WARP_THREADS:
+        return tuple(_page(c, work, first + start) for start in starts)
+    lanes = [(first + start) % WARP_THREADS for start in starts]
+    return tuple(cute.arch.shuffle_sync(window, lane) for lane in lanes)
 
 
 @cute.jit

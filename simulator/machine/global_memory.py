@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from simulator.machine.warp import Mask, lane_numbers
 
 Addresses = npt.NDArray[np.uint64]
 _ALIGN = 32
+SECTOR_BYTES = 32
 
 
 class Region:
@@ -107,8 +109,12 @@ class GlobalMemory:
                 region.distrust(tensor)
         self.regions = sorted(regions.values(), key=lambda r: r.start)
         self._starts = [r.start for r in self.regions]
-        self.bytes = {"global_read": 0, "global_written": 0}
-        """Bytes that instructions asked for, whatever a cache holds; native code counts none."""
+        self.traffic: Counter[str] | None = None
+        """Bytes of the sectors that instructions read and write; counted while this is a counter.
+
+        As a device's profiler counts them: a sector is 32 bytes, and lanes of one instruction that
+        share one move it once. What caches save is not seen. Native code counts nothing.
+        """
 
     def region(self, address: int) -> Region | None:
         """The allocation that holds ``address``."""
@@ -133,7 +139,7 @@ class GlobalMemory:
         misaligned, ``OutOfBounds`` and ``Uninitialised``, naming tensor, index and lanes.
         """
         out = np.empty((count, len(addresses)), f"u{item_bytes}")
-        self.bytes["global_read"] += out.nbytes
+        self._count("global_read", addresses, out.shape[0] * item_bytes)
         for region, some, index in self._places(addresses, item_bytes, count, mask):
             out[:, some] = region.words[item_bytes][index]
             if region.valid is not None:
@@ -159,11 +165,18 @@ class GlobalMemory:
         ``mask`` and errors are as of ``load``.
         """
         count = len(values)
-        self.bytes["global_written"] += item_bytes * count * len(addresses)
+        self._count("global_written", addresses, item_bytes * count)
         for region, some, index in self._places(addresses, item_bytes, count, mask):
             region.words[item_bytes][index] = values[:, some]
             if region.valid is not None:
                 region.valid[_byte_index(addresses, region, item_bytes * count)[some]] = True
+
+    def _count(self, direction: str, addresses: Addresses, span: int) -> None:
+        """Count the sectors of one instruction; an aligned span lies in one or fills some."""
+        if self.traffic is not None:
+            each = np.arange(0, span, SECTOR_BYTES, dtype=np.uint64)
+            sectors = np.unique((addresses[:, None] + each) // np.uint64(SECTOR_BYTES))
+            self.traffic[direction] += SECTOR_BYTES * len(sectors)
 
     def _places(
         self, addresses: Addresses, item_bytes: int, count: int, mask: Mask | None
