@@ -80,6 +80,16 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", requires=["environment"])
+def side_by_side(session: nox.Session) -> None:
+    """Count what our kernels and the published ones execute; writes docs/side_by_side.md."""
+    require_peers(session)
+    session.run(
+        *("python", "benchmarks/side_by_side.py", "--write", "docs/side_by_side.md"),
+        env={"PYTHONPATH": "."},
+    )
+
+
+@nox.session(venv_backend="none", requires=["environment"])
 def peers(session: nox.Session) -> None:
     """Fetch the published kernels that we judge, each version into its folder under .peers/."""
     require_peers(session)

@@ -79,12 +79,9 @@ class LoadedProgram:
     kernels: dict[str, Interpreter]
     _native: dict[str, NativeExecutor] = field(default_factory=dict, repr=False)
 
-    def executor(self, kernel: str, name: ExecutorName, checks: Checks) -> Interpreter:
-        """The executor of a kernel; native code is compiled when it is first asked for.
-
-        Raises ``ValueError`` where native code is asked for and a check needs the interpreter.
-        """
-        if not _is_native(name, checks):
+    def executor(self, kernel: str, *, is_native: bool) -> Interpreter:
+        """The executor of a kernel; native code is compiled when it is first asked for."""
+        if not is_native:
             return self.kernels[kernel]
         if kernel not in self._native:
             self._native[kernel] = NativeExecutor(self.kernels[kernel].program)
@@ -147,11 +144,13 @@ def launch(
     """Call the host function and execute what it launches; tensors are read and written in place.
 
     ``arguments`` are in the order of the compiled function: ``Tensor``, int, float, bool, or None
-    for an absent one. ``profile`` counts what is executed, by the interpreter.
-    Raises ``HostError`` if the host function refuses them, and the errors of ``simulator.errors``
+    for an absent one. ``profile`` counts what is executed.
+
+    Raises ``ValueError`` where native code is asked for and something else needs the interpreter,
+    ``HostError`` if the host function refuses the arguments, and the errors of ``simulator.errors``
     for what goes wrong on the simulated device.
     """
-    executor = "interpreter" if profile and executor == "auto" else executor
+    is_native = _is_native(executor, checks, profile)
     captured: list[CapturedLaunch] = []
     sizes = {name: [p.size for p in i.program.kernel.params] for name, i in program.kernels.items()}
     program.host.call(arguments, sizes, captured.append)
@@ -160,7 +159,7 @@ def launch(
     for item in captured:
         if item.kernel not in program.kernels:
             raise SimulatorBug(f"the host launches {item.kernel!r}, which the PTX does not define")
-        interpreter = program.executor(item.kernel, executor, checks)
+        interpreter = program.executor(item.kernel, is_native=is_native)
         state = Launch(
             program=interpreter.program,
             grid=item.grid,
@@ -201,6 +200,7 @@ def launch_kernel(
     executor: ExecutorName = "auto",
     accumulation: AccumulationName = "b200",
     instruction_limit: int = INSTRUCTION_LIMIT,
+    profile: bool = False,
 ) -> KernelRun:
     """Execute one kernel of a PTX text, without a host function, on tensors in place.
 
@@ -212,7 +212,7 @@ def launch_kernel(
     if name is None and len(kernels) != 1:
         raise ValueError(f"name None: the text has kernels {sorted(kernels)}")
     decoded = decode(kernels[name] if name else next(iter(kernels.values())))
-    is_native = _is_native(executor, checks)
+    is_native = _is_native(executor, checks, profile)
     interpreter = NativeExecutor(decoded) if is_native else Interpreter(decoded)
     params = interpreter.program.kernel.params
     if len(arguments) != len(params):
@@ -232,13 +232,15 @@ def launch_kernel(
         checks=checks,
         accumulate=strategy(accumulation),
     )
-    return _run(interpreter, state, instruction_limit)
+    return _run(interpreter, state, instruction_limit, profile)
 
 
-def _is_native(executor: ExecutorName, checks: Checks) -> bool:
+def _is_native(executor: ExecutorName, checks: Checks, profile: bool) -> bool:
     if executor == "native" and checks.races:
         raise ValueError("checks: races are found by executor 'interpreter' alone")
-    return executor != "interpreter" and not checks.races
+    if executor == "native" and profile:
+        raise ValueError("profile: counted by executor 'interpreter' alone")
+    return executor != "interpreter" and not (checks.races or profile)
 
 
 def _bytes(argument: Tensor | int | bytes, size: int) -> bytes:

@@ -48,7 +48,7 @@ class Profile:
     def special_functions(self) -> int:
         """Operations of the special-function unit, one for each lane and element."""
         return sum(
-            line.executed * LANES * (2 if "x2" in line.mnemonic else 1)
+            line.executed * LANES * (2 if "f16x2" in line.mnemonic else 1)
             for line in self.lines
             if line.mnemonic.split(".")[0] in SPECIAL_FUNCTIONS and "approx" in line.mnemonic
         )

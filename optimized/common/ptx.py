@@ -261,6 +261,27 @@ def divide(a: Int32, b: Int32) -> Int32:
     return value("div.u32 $0, $1, $2;", [a, b], Int32)
 
 
+def quotient(a: Any, power: int) -> Any:
+    """The quotient of an integer and a power of two, rounded down; one shift, unlike ``//``."""
+    assert power & (power - 1) == 0
+    return a >> (power.bit_length() - 1)
+
+
+def remainder(a: Any, power: int) -> Any:
+    """What `quotient` leaves, never negative; one instruction, unlike ``%``."""
+    assert power & (power - 1) == 0
+    return a & (power - 1)
+
+
+def shown(x: Float32, mask: Uint32, bit: int) -> Float32:
+    """``x`` where a bit of ``mask`` is set, else -inf."""
+    text = (
+        f"{{\n.reg .b32 m;\nbfe.s32 m, $2, {bit}, 1;\n"  # all ones, or nothing
+        "lop3.b32 $0, $1, m, 0xff800000, 0xe2;\n}"  # (x & m) | (-inf & ~m)
+    )
+    return value(text, [x, mask], Float32)
+
+
 def low_bits(count: Int32) -> Uint32:
     """A word whose lowest ``count`` bits are set: none below 0, all from 32 on."""
     text = "{\n.reg .b32 n;\nmax.s32 n, $1, 0;\nshl.b32 n, 1, n;\nadd.u32 $0, n, 0xffffffff;\n}"

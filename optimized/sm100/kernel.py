@@ -62,13 +62,13 @@ def run(config: cutlass.Constexpr, atom: Any, parameters: Parameters) -> None:
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     blocks, _, _ = cute.arch.grid_dim()
-    warp = cute.arch.make_warp_uniform(thread // WARP_THREADS)
-    lane = ptx.opaque(thread % WARP_THREADS)
+    warp = cute.arch.make_warp_uniform(ptx.quotient(thread, WARP_THREADS))
+    lane = ptx.opaque(ptx.remainder(thread, WARP_THREADS))
     start = cute.arch.get_dyn_smem(cutlass.Uint8, alignment=ALIGNMENT_BYTES).toint()
     shared = ptx.opaque(Int32(start))
     rank, leader = Int32(0), shared
     if cutlass.const_expr(config.num_ctas == 2):
-        rank = block % 2
+        rank = ptx.remainder(block, 2)
         leader = ptx.in_cta(shared, 0)
 
     # 1. Barriers and tensor memory, seen by the whole cluster before anything uses them
@@ -92,10 +92,10 @@ def run(config: cutlass.Constexpr, atom: Any, parameters: Parameters) -> None:
         leader=leader,
         tensor_memory=ptx.load_shared_int(shared + layout.tensor_memory),
         rank=rank,
-        cluster=block // config.num_ctas,
-        num_clusters=blocks // config.num_ctas,
+        cluster=ptx.quotient(block, config.num_ctas),
+        num_clusters=ptx.quotient(blocks, config.num_ctas),
         lane=lane,
-        thread=ptx.opaque(thread % ROLE_THREADS),
+        thread=ptx.opaque(ptx.remainder(thread, ROLE_THREADS)),
         tensor_map=_map_address(atom),
     )
     if warp < SOFTMAX_WARPS.stop:

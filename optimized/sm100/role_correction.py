@@ -50,9 +50,9 @@ def run(c: Context) -> None:
 @cute.jit
 def _load_query(c: Context, work: Work) -> None:
     """Copy the CTA's rows of the query, swizzled; rows that stand for no token become zeros."""
-    p, lane = c.parameters, c.thread % COPY_LANES
+    p, lane = c.parameters, ptx.remainder(c.thread, COPY_LANES)
     for at in cutlass.range_constexpr(0, ROWS, ROLE_THREADS // COPY_LANES):
-        in_cta = at + c.thread // COPY_LANES
+        in_cta = at + ptx.quotient(c.thread, COPY_LANES)
         row = row_of(c.rank * ROWS + in_cta, work, p)
         source = p.query + Int64(work.batch) * p.query_batch_stride
         source = source + Int64(row.token) * p.query_token_stride

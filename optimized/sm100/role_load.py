@@ -79,7 +79,7 @@ def run(c: Context, stream: Stream) -> None:
             tile = work.first_tile + step
             pages = _pages(c, stream, work, tile, window)
             ahead = window
-            if (tile + 1) * _pages_in_tile(c) % WARP_THREADS == 0:
+            if ptx.remainder((tile + 1) * _pages_in_tile(c), WARP_THREADS) == 0:
                 ahead = _window(c, work, tile + 1)
             for at in cutlass.range_constexpr(stream.chunks):
                 ptx.wait_barrier(c.barrier(free, stage), parity ^ 1)
@@ -152,7 +152,7 @@ def _start(c: Context, stream: Stream, at: int) -> Any:
     in_chunk = min(blocks, WARP_THREADS)
     rounds = max(1, blocks // WARP_THREADS)
     chunk, part = at // rounds, at % rounds
-    block = c.lane % in_chunk + part * WARP_THREADS
+    block = ptx.remainder(c.lane, in_chunk) + part * WARP_THREADS
     row = chunk * stream.rows + block * c.config.box_rows
     return row + c.rank * c.config.key_rows if stream.is_keys else row
 
@@ -170,8 +170,8 @@ def _pages_in_tile(c: Context) -> int:
 
 def _window(c: Context, work: Work, tile: Int32) -> Int32:
     """This lane's entry of the 32 of the block table among which the tile's are."""
-    first = tile * _pages_in_tile(c) // WARP_THREADS * WARP_THREADS
-    return _page(c, work, first + c.lane)
+    first = tile * _pages_in_tile(c)
+    return _page(c, work, first - ptx.remainder(first, WARP_THREADS) + c.lane)
 
 
 def _pages(c: Context, stream: Stream, work: Work, tile: Int32, window: Int32) -> tuple[Int32, ...]:
@@ -180,10 +180,12 @@ def _pages(c: Context, stream: Stream, work: Work, tile: Int32, window: Int32) -
     A tile of more pages than lanes reads its entries itself: no two of its boxes share one.
     """
     first, page_size = tile * _pages_in_tile(c), c.config.page_size
-    starts = [_start(c, stream, at) // page_size for at in range(_num_starts(c, stream))]
+    starts = [
+        ptx.quotient(_start(c, stream, at), page_size) for at in range(_num_starts(c, stream))
+    ]
     if _pages_in_tile(c) > WARP_THREADS:
         return tuple(_page(c, work, first + start) for start in starts)
-    lanes = [(first + start) % WARP_THREADS for start in starts]
+    lanes = [ptx.remainder(first + start, WARP_THREADS) for start in starts]
     return tuple(cute.arch.shuffle_sync(window, lane) for lane in lanes)
 
 
@@ -212,10 +214,10 @@ def _issue(
     for at in cutlass.range_constexpr(-(-num_boxes // WARP_THREADS)):
         box = c.lane + at * WARP_THREADS
         if box < num_boxes:
-            group = box // blocks
+            group = ptx.quotient(box, blocks)
             which = at % rounds if stream.is_keys else chunk.index * rounds + at % rounds
             position = chunk.tile * TILE_N + _start(c, stream, which)
-            in_page = position % config.page_size
+            in_page = ptx.remainder(position, config.page_size)
             in_page = in_page - select_(position >= work.gap, work.shift, Int32(0))
             column = _column(c, stream, chunk.index, group)
             target = buffer + box * box_bytes
@@ -230,7 +232,7 @@ def _column(c: Context, stream: Stream, chunk: int, group: Int32) -> Int32:
     if stream.is_keys:
         return (group + chunk * stream.groups) * GROUP
     in_block = stream.groups // VALUE_BLOCKS
-    block = group // in_block
+    block = ptx.quotient(group, in_block)
     return (group + (block * (c.config.num_ctas - 1) + c.rank) * in_block) * GROUP
 
 

@@ -65,14 +65,14 @@ class Task:
 
 def thread_of(c: Context) -> Thread:
     """The place of this softmax or correction thread."""
-    first_lane = c.thread // WARP_THREADS * WARP_THREADS
+    warp = ptx.quotient(c.thread, WARP_THREADS)
     return Thread(
-        c.thread % ROWS,
-        c.thread // ROWS,
-        ptx.opaque(c.thread // WARP_THREADS % 2 + FIRST_PAIR_BARRIER),
+        ptx.remainder(c.thread, ROWS),
+        ptx.quotient(c.thread, ROWS),
+        ptx.opaque(ptx.remainder(warp, 2) + FIRST_PAIR_BARRIER),
         ptx.opaque(c.shared + c.thread * FLOAT_BYTES),
         ptx.opaque(c.shared + (c.thread ^ ROWS) * FLOAT_BYTES),
-        ptx.opaque(c.tensor_memory + (first_lane << tmem.LANE_SHIFT)),
+        ptx.opaque(c.tensor_memory + (warp * WARP_THREADS << tmem.LANE_SHIFT)),
     )
 
 
@@ -162,9 +162,7 @@ def _hide(scores: Int32, task: Task, position: Int32) -> None:
     for at in cutlass.range_constexpr(0, KEYS, WARP_THREADS):
         seen = visible(task.row, task.work, position + at)
         values = tmem.load_columns(scores + at, WARP_THREADS)
-        shown = [
-            select_((seen >> i) & 1 != 0, value, Float32(NOTHING)) for i, value in enumerate(values)
-        ]
+        shown = [ptx.shown(value, seen, bit) for bit, value in enumerate(values)]
         tmem.store_columns(scores + at, shown)
 
 

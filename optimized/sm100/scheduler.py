@@ -97,13 +97,13 @@ def work_at(index: Int32, p: Parameters, config: Config) -> Work:
     context = ptx.load_global_int(p.causal_seqs + 4 * Int64(batch))
     end = ptx.smaller(keys, keys_before(context, p))
     first = _window_start(context, Int32(0), p)
-    first_tile = first // TILE_N
-    tiles = ptx.larger((end + TILE_N - 1) // TILE_N - first_tile, Int32(0))
+    first_tile = ptx.quotient(first, TILE_N)
+    tiles = ptx.larger(ptx.quotient(end + TILE_N - 1, TILE_N) - first_tile, Int32(0))
     tiles = select_(first < end, tiles, Int32(0))
     each = ptx.divide(tiles + p.num_splits - 1, p.num_splits)
     begin = ptx.smaller(split * each, tiles)
     stop = ptx.smaller(begin + each, tiles)
-    gap = (end - 1) // config.page_size * config.page_size
+    gap = end - 1 - ptx.remainder(end - 1, config.page_size)
     shift = gap + config.page_size - end
     start = select_(first >= gap, first + shift, first)
     return Work(
