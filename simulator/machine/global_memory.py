@@ -43,6 +43,8 @@ class Region:
 
     def distrust(self, tensor: Tensor) -> None:
         """From now on remember of each byte of ``tensor`` whether it was written: none so far."""
+        if 0 in tensor.shape:
+            return  # numpy makes no view of nothing inside something
         if self.valid is None:
             self.valid = np.ones(len(self.bytes), bool)
         strides = (*(s * tensor.item_bytes for s in tensor.strides), 1)

@@ -375,6 +375,12 @@ def test_unwritten_output():
     run(body + "ld.global.u32 %r1, [%at0];", {"out": out}, checks=Checks(initialisation=False))
 
 
+def test_a_view_of_no_elements_may_lie_inside_an_allocation():
+    array = np.zeros(64, np.uint32)
+    for view in (array[8:8], array[:64].reshape(8, 8)[2:2, :], array[64:]):
+        run("ret;", {"out": Tensor.of(view, "out", initialised=False), "x": array})
+
+
 def test_a_view_that_means_nothing_lies_in_an_allocation_that_does():
     array = np.arange(32, dtype=np.uint32)
     unset = Tensor.of(array[8:16], "unset", initialised=False)
