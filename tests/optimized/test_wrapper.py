@@ -146,6 +146,7 @@ def test_only_the_results_are_allocated_and_no_value_is_read() -> None:
     made = [name for name in recorder.names if name not in VIEWS]
     assert sorted(made) == ["empty", "new_empty"], recorder.names
     assert "_to_copy" not in recorder.names
+    wide = replace(inputs, seq_lens=inputs.seq_lens.long())
     with Recorder() as recorder:
-        call(problem, replace(inputs, seq_lens=inputs.seq_lens.long()), workspace_buffer=workspace)
+        call(problem, wide, workspace_buffer=workspace)
     assert recorder.names.count("_to_copy") == 1  # int32 lengths, of a few bytes

@@ -64,12 +64,13 @@ def fp8_2_0_4():
 def launches(monkeypatch):
     """What reaches the simulator, which does nothing here."""
     seen = []
+
+    def launch(program, arguments, **options):
+        seen.append((program, arguments, options))
+        return tokenspeed.simulation.Result(())
+
     monkeypatch.setattr(tokenspeed.simulation, "load", lambda ptx, host_object, entry: ptx)
-    monkeypatch.setattr(
-        tokenspeed.simulation,
-        "launch",
-        lambda program, arguments, **options: seen.append((program, arguments, options)),
-    )
+    monkeypatch.setattr(tokenspeed.simulation, "launch", launch)
     return seen
 
 
