@@ -138,7 +138,10 @@ def _verdicts(subject: Subject, case: Case) -> Verdicts:
         return results
     done = replace(results[COMPLETES], verdict="passed", seconds=seconds)
     results[COMPLETES] = expected(done, subject.limits, run)
-    observation = Observation(problem, subject.kernel.algorithm, inputs, given, outcome)
+    ran_with = outcome.num_splits or _num_splits(subject.kernel, problem, case)
+    observation = Observation(
+        problem, subject.kernel.algorithm, inputs, given, outcome, num_splits=ran_with
+    )
     for name, check in PROPERTIES.items():
         checked = _checked(results[name], check, observation)
         results[name] = expected(checked, subject.limits, run)
@@ -174,7 +177,7 @@ def _checked(
         element=finding.element,
         bias=finding.bias,
         seconds=time.perf_counter() - start,
-        reason=finding.reason or None,
+        reason=finding.reason or finding.note or None,
     )
 
 

@@ -60,7 +60,9 @@ class Algorithm:
 
     ``p_scale`` multiplies P before its cast; ``rescale_threshold`` is the growth of the running row
     maximum, in powers of two, up to which the accumulator is not rescaled; ``tile_n`` is the number
-    of keys of a tile; ``lse_base`` is 2 or "e"; ``split_rule`` names the rule that chooses splits.
+    of keys of a tile; ``lse_base`` is 2 or "e"; ``split_rule`` names the rule that chooses splits;
+    ``casts_p`` says whether P is cast to the input's dtype at all. Tiles are taken in the order of
+    the keys, each split has as many as the first, and the row sum takes P before the cast.
     """
 
     p_scale: float
@@ -68,6 +70,7 @@ class Algorithm:
     tile_n: int
     lse_base: int | str
     split_rule: str
+    casts_p: bool = True
 
 
 @dataclass(frozen=True)
@@ -152,11 +155,15 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class Output:
-    """What a call returned, on the CPU."""
+    """What a call returned, on the CPU.
+
+    ``num_splits`` says with how many splits it ran, where that may differ from what was asked.
+    """
 
     out: torch.Tensor  # [batch, seq_len_q, num_heads, kv_lora_rank]
     lse: torch.Tensor  # [batch, seq_len_q, num_heads], float32
     launches: tuple[KernelRun, ...] = ()  # what the simulator counted, in order
+    num_splits: int | None = None
 
 
 class Kernel(Protocol):

@@ -50,7 +50,7 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class Rows:
     """Rows that see the same keys: what is exact about them, and what every term is made of."""
 
     dtype: torch.dtype
@@ -96,7 +96,6 @@ def bounds(problem: Problem, inputs: Inputs, algorithm: Algorithm) -> Bounds:
     declared P can leave the range of its dtype.
     """
     dims = problem.dims
-    _check(problem, algorithm)
     shape = (problem.batch_size, dims.seq_len_q, dims.num_heads)
     out = torch.zeros(*shape, dims.kv_lora_rank, dtype=torch.float64)
     lse = torch.zeros(shape, dtype=torch.float64)
@@ -120,19 +119,26 @@ def row_bounds(
     algorithm: Algorithm,
 ) -> tuple[Tensor, Tensor]:
     """Return the bounds of out [rows, kv_lora_rank] and lse [rows] of rows that see ``keys``."""
+    rows = rows_of(query, keys, problem, algorithm)
+    relative = weight_errors(rows, exponent_errors(query, keys, rows, problem))
+    mean = (rows.weight * relative).sum(-1)
+    log_sum = log_sum_errors(rows)
+    out = _out_errors(rows, relative, log_sum) * (1.0 + mean)[:, None]
+    return rounded(rows, out, problem), _lse_bounds(rows, mean, log_sum, problem)
+
+
+def rows_of(query: Tensor, keys: Tensor, problem: Problem, algorithm: Algorithm) -> Rows:
+    """Return what is exact about rows that see ``keys``; the arguments are those of `row_bounds`.
+
+    Raises ValueError where the declared P can leave the range of its dtype.
+    """
+    _check(problem, algorithm)
     dtype: torch.dtype = getattr(torch, problem.dtype)
-    scale = LOG2_E * problem.softmax_scale
-    scores = scale * (query @ keys.T)
+    scores = LOG2_E * problem.softmax_scale * (query @ keys.T)
     lse = torch.logsumexp(LN_2 * scores, -1) / LN_2
     weight = torch.exp2(scores - lse[:, None])
     values = keys[:, : problem.dims.kv_lora_rank]
-    rows = _Rows(dtype, algorithm, scores, lse, weight, values, weight @ values)
-
-    relative = _weight_errors(rows, scale * _raw_score_errors(query, keys, rows))
-    mean = (weight * relative).sum(-1)
-    log_sum = _log_sum_errors(rows)
-    out = _out_errors(rows, relative, log_sum) * (1.0 + mean)[:, None]
-    return _rounded(rows, out, problem), _lse_bounds(rows, mean, log_sum, problem)
+    return Rows(dtype, algorithm, scores, lse, weight, values, weight @ values)
 
 
 def _check(problem: Problem, algorithm: Algorithm) -> None:
@@ -145,7 +151,7 @@ def _check(problem: Problem, algorithm: Algorithm) -> None:
         )
 
 
-def _raw_score_errors(query: Tensor, keys: Tensor, rows: _Rows) -> Tensor:  # [rows, keys]
+def raw_score_errors(query: Tensor, keys: Tensor, rows: Rows) -> Tensor:  # [rows, keys]
     """Return the error of each query . key: truncated fused steps over the head dimension.
 
     Derived in docs/tolerance.md, 1; the rule of a step is the tensor core's (`sum_errors`).
@@ -170,18 +176,26 @@ def _largest_sum(steps: Iterable[Tensor]) -> Tensor:
     return torch.maximum(positive, negative)
 
 
-def _weight_errors(rows: _Rows, score_errors: Tensor) -> Tensor:  # [rows, keys]
+def exponent_errors(query: Tensor, keys: Tensor, rows: Rows, problem: Problem) -> Tensor:
+    """Return the error of each exponent, in powers of two: [rows, keys].
+
+    Of its score, and of the float32 operations that turn the score into an exponent. Derived in
+    docs/tolerance.md, 2.
+    """
+    of_score = LOG2_E * problem.softmax_scale * raw_score_errors(query, keys, rows)
+    return of_score + SCORE_ROUNDINGS * F32_HALF_ULP * rows.magnitude
+
+
+def weight_errors(rows: Rows, exponent: Tensor) -> Tensor:  # [rows, keys]
     """Return each weight's relative error before P is cast.
 
-    Of its score, of the float32 operations that turn the score into an exponent, of its own ex2 and
-    of one ex2 for each rescale and merge that follows. Derived in docs/tolerance.md, 2; the error
-    of ex2.approx is PTX ISA's.
+    Of its exponent, of its own ex2 and of one ex2 for each rescale and merge that follows. Derived
+    in docs/tolerance.md, 2; the error of ex2.approx is PTX ISA's.
     """
-    exponent = score_errors + SCORE_ROUNDINGS * F32_HALF_ULP * rows.magnitude
     return torch.expm1(LN_2 * exponent).clamp(max=1e6) + (rows.tiles + 2) * EX2_ERROR
 
 
-def _log_sum_errors(rows: _Rows) -> Tensor:  # [rows], in powers of two
+def log_sum_errors(rows: Rows) -> Tensor:  # [rows], in powers of two
     """Return the error of the logarithm of the row sum, given its summands.
 
     Of the additions within a tile, of one multiplication and two additions for each tile, of the
@@ -199,7 +213,7 @@ def _log_sum_errors(rows: _Rows) -> Tensor:  # [rows], in powers of two
     )
 
 
-def _lse_bounds(rows: _Rows, mean: Tensor, log_sum: Tensor, problem: Problem) -> Tensor:
+def _lse_bounds(rows: Rows, mean: Tensor, log_sum: Tensor, problem: Problem) -> Tensor:
     """Return the bounds of the LSE: of the weights' errors and of the logarithm of their sum.
 
     Were every weight off by its error, the sum would grow by the mean, and its logarithm would
@@ -209,7 +223,7 @@ def _lse_bounds(rows: _Rows, mean: Tensor, log_sum: Tensor, problem: Problem) ->
     return bound if problem.lse_base == 2 else LN_2 * bound
 
 
-def _out_errors(rows: _Rows, relative: Tensor, log_sum: Tensor) -> Tensor:  # [rows, latent]
+def _out_errors(rows: Rows, relative: Tensor, log_sum: Tensor) -> Tensor:  # [rows, latent]
     """Return the error of out before output_scale and the last rounding: the sum of its causes.
 
     Casts of P (4), errors of weights (5), summing P times values (6), normalisation (7): the
@@ -220,12 +234,12 @@ def _out_errors(rows: _Rows, relative: Tensor, log_sum: Tensor) -> Tensor:  # [r
     spread = (rows.weight @ rows.values.square() - rows.out.square()).clamp(min=0.0).sqrt()
     weights = (rows.weight * relative.square()).sum(-1, keepdim=True).sqrt() * spread
     normalisation = LN_2 * log_sum[:, None] + RCP_ERROR + EX2_ERROR + 4.0 * F32_HALF_ULP
-    total = cast + weights + _accumulation_errors(rows, half_ulps, cast)
+    total = cast + weights + accumulation_errors(rows, half_ulps, cast)
     total = total + normalisation * rows.out.abs()
     return torch.minimum(total, rows.out.abs() + 2.0 * rows.values.abs().amax(0))
 
 
-def _cast_errors(rows: _Rows, relative: Tensor) -> Tensor:  # [rows, keys]
+def _cast_errors(rows: Rows, relative: Tensor) -> Tensor:  # [rows, keys]
     """Return half an ulp of P, as a weight: the largest error of its cast.
 
     P is relative to a running maximum that lies at most rescale_threshold below the true one, and
@@ -246,7 +260,7 @@ def _cast_errors(rows: _Rows, relative: Tensor) -> Tensor:  # [rows, keys]
     return errors * rows.peak
 
 
-def _cast_error_sums(rows: _Rows, half_ulps: Tensor) -> Tensor:  # [rows, latent]
+def _cast_error_sums(rows: Rows, half_ulps: Tensor) -> Tensor:  # [rows, latent]
     """Return what the casts of P do to out: Hoeffding's bound, or the plain sum where smaller.
 
     Equal P share one rounding, and near ones may: keys are grouped by cell, signed within a cell.
@@ -286,7 +300,7 @@ def _grouped_squares(cells: Tensor, half_ulps: Tensor, values: Tensor) -> Tensor
     return largest.square() * torch.stack([squares.sum(0) for squares in of_row])
 
 
-def _accumulation_errors(rows: _Rows, half_ulps: Tensor, cast: Tensor) -> Tensor:
+def accumulation_errors(rows: Rows, half_ulps: Tensor, cast: Tensor) -> Tensor:
     """Return the error of summing P times the values, [rows, latent]: sums, never norms.
 
     Truncated fused steps over the keys; then one float32 multiplication for each rescale, and a
@@ -301,11 +315,11 @@ def _accumulation_errors(rows: _Rows, half_ulps: Tensor, cast: Tensor) -> Tensor
         largest_term = torch.maximum(largest_term, term)
     exact_divisor = torch.zeros_like(largest_sum)
     truncated = sum_errors(largest_sum, largest_term, len(values), terms, exact_divisor)
-    rounded = (rows.tiles + 2 * min(rows.tiles, MERGED_SPLITS)) * F32_HALF_ULP * largest_sum
-    return truncated + rounded
+    operations = rows.tiles + 2 * min(rows.tiles, MERGED_SPLITS)
+    return truncated + operations * F32_HALF_ULP * largest_sum
 
 
-def _rounded(rows: _Rows, errors: Tensor, problem: Problem) -> Tensor:
+def rounded(rows: Rows, errors: Tensor, problem: Problem) -> Tensor:
     """Return the bound after output_scale and the rounding to the output's dtype.
 
     The kernel rounds its own value, which may lie in the binade above that of the exact one.

@@ -161,7 +161,7 @@ class TokenspeedMla:
         arguments = self._arguments(problem, inputs, options)
         with self._wrapper.without_gpu(device, get_kernel) as decode:
             out, lse = decode(**arguments, **_buffers(problem, plan, options.poison))
-        return Output(out, lse, tuple(launches))
+        return Output(out, lse, tuple(launches), plan.num_splits)
 
     def _run_on_gpu(self, problem: Problem, inputs: Inputs, options: RunOptions) -> Output:
         arch = choose_engine(self, options.engine, device_arch()).arch
@@ -173,7 +173,7 @@ class TokenspeedMla:
                 **self._arguments(problem, inputs.to("cuda"), options),
                 **{name: buffer.cuda() for name, buffer in buffers.items()},
             )
-        return Output(out.cpu(), lse.cpu())
+        return Output(out.cpu(), lse.cpu(), num_splits=plan.num_splits)
 
     def _refuse(self, problem: Problem, options: RunOptions) -> None:
         support = self.supports(problem)

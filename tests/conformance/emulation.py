@@ -1,7 +1,7 @@
 """A right kernel, emulated: tiled online softmax with the arithmetic of Blackwell tensor cores.
 
 Independent of the code that derives the bounds: it cuts and rounds bit by bit, and takes its tiles
-from the last to the first. One request, one token: every row sees every key.
+from the last to the first unless told otherwise. One request, one token: every row sees every key.
 """
 
 import math
@@ -22,6 +22,7 @@ class Settings:
     tile_n: int = 128
     num_splits: int = 1
     seed: int = 0
+    last_tile_first: bool = True
 
 
 def emulate(
@@ -33,7 +34,9 @@ def emulate(
 ) -> tuple[Tensor, Tensor]:
     """Return out [rows, latent] in the output's dtype and lse [rows] in base 2, float32."""
     noise = torch.Generator().manual_seed(settings.seed)
-    tiles = list(torch.split(keys, settings.tile_n))[::-1]
+    tiles = list(torch.split(keys, settings.tile_n))
+    if settings.last_tile_first:
+        tiles.reverse()
     per_split = -(-len(tiles) // settings.num_splits)
     parts = [
         _split(query, tiles[first : first + per_split], latent, softmax_scale, settings, noise)

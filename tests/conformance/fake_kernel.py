@@ -28,7 +28,14 @@ from reference.inputs import Inputs
 from reference.problem import Problem
 from simulator.errors import Location, OutOfBounds
 
-ALGORITHM = Algorithm(p_scale=1.0, rescale_threshold=0.0, tile_n=128, lse_base=2, split_rule="one")
+ALGORITHM = Algorithm(
+    p_scale=1.0,
+    rescale_threshold=0.0,
+    tile_n=128,
+    lse_base=2,
+    split_rule="one",
+    casts_p=False,
+)
 LIMITS = Limits()
 Fault = Callable[[Problem, Inputs], Output]
 
@@ -110,6 +117,17 @@ def natural_lse() -> FakeKernel:
     def compute(problem: Problem, inputs: Inputs) -> Output:
         output = right(problem, inputs)
         return replace(output, lse=output.lse * math.log(2))
+
+    return FakeKernel(compute)
+
+
+def output_off() -> FakeKernel:
+    """A factor on out that FP8's own rounding of P hides from the exact oracle."""
+
+    def compute(problem: Problem, inputs: Inputs) -> Output:
+        exact = decode(problem, inputs)
+        out = (1.02 * exact.out).to(getattr(torch, problem.output_dtype))
+        return Output(out, exact.lse.float())
 
     return FakeKernel(compute)
 

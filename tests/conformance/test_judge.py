@@ -15,6 +15,7 @@ from reports.records import CaseResult
 from simulator.errors import Deadlock, SimulationError, SimulatorBug, Unsupported
 from tests.conformance import cases, fake_kernel
 
+ORACLES = {"matches_float64", "matches_emulation"}
 LENGTHS = ((3,), (40, 129), (1, 33, 64))
 
 
@@ -42,6 +43,7 @@ FAULTS = [
     (fake_kernel.key_fewer, "matches_float64"),
     (fake_kernel.key_more, "matches_float64"),
     (fake_kernel.natural_lse, "matches_float64"),
+    (fake_kernel.output_off, "matches_emulation"),
     (fake_kernel.unwritten_head, "every_element_written"),
     (fake_kernel.modified_input, "inputs_unchanged"),
     (fake_kernel.raises, "completes"),
@@ -56,9 +58,15 @@ def test_a_fault_fails_the_property_that_it_breaks(
     results = verdicts(fault(), *lengths)
     failed = {name for name, result in results.items() if result.is_bad}
     # An element that nobody wrote is a NaN, which is wrong as a value too.
-    assert failed - {"matches_float64"} == {property_name} - {"matches_float64"}
+    assert failed - ORACLES == {property_name} - ORACLES
     assert property_name in failed
     assert results[property_name].reason
+
+
+def test_the_emulation_sees_what_the_exact_bound_must_admit() -> None:
+    results = verdicts(fake_kernel.output_off(), 640, 513)
+    failed = {name for name, result in results.items() if result.is_bad}
+    assert failed == {"matches_emulation"}
 
 
 def test_what_is_wrong_is_named() -> None:

@@ -131,8 +131,8 @@ PARTS = [
         "_grouped_squares", lambda cells, half_ulps, values: torch.zeros(len(cells), draws.LATENT),
         "float8_e4m3fn", rope_ones, equal_scores, ALMOST_A_TIE,
     ),
-    Part("_raw_score_errors", lambda *_: 0.0, "float16", torch.abs, torch.abs),
-    Part("_rounded", lambda rows, errors, problem: errors, "bfloat16", torch.zeros_like, torch.abs),
+    Part("raw_score_errors", lambda *_: 0.0, "float16", torch.abs, torch.abs),
+    Part("rounded", lambda rows, errors, problem: errors, "bfloat16", torch.zeros_like, torch.abs),
 ]  # fmt: skip
 
 

@@ -29,7 +29,8 @@ def judge(case: Problem, options: RunOptions = DEFAULTS, recipe: Recipe = HOSTIL
     inputs = make_inputs(case, recipe, seed=1)
     after = make_inputs(case, recipe, seed=1)
     output = KERNEL.run(case, after, options)
-    run = Observation(case, KERNEL.algorithm, inputs, after, output)
+    splits = options.num_splits or KERNEL.plan(case, options.num_sms).num_splits
+    run = Observation(case, KERNEL.algorithm, inputs, after, output, splits)
     reasons = {name: check(run).reason for name, check in PROPERTIES.items()}
     assert not any(reasons.values()), reasons
 
