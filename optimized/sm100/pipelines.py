@@ -37,9 +37,14 @@ BARRIER_BYTES = 8
 
 @dataclass(frozen=True)
 class Edge:
-    """The mbarriers of one edge: ``stages`` of them, from ``offset`` on in shared memory."""
+    """The mbarriers of one edge: ``stages`` of them, from ``offset`` on in shared memory.
+
+    ``producer`` and ``consumer`` are those of the table; "both" are softmax and correction.
+    """
 
     name: str
+    producer: str
+    consumer: str
     stages: int
     arrivals: int
     offset: int
@@ -62,22 +67,22 @@ class Edges:
         config = self.config
         softmax, correction = len(SOFTMAX_WARPS), len(CORRECTION_WARPS)
         declared = (
-            ("query", 1, correction * config.num_ctas),
-            ("keys", config.key_stages, config.num_ctas),
-            ("keys_free", config.key_stages, 1),
-            ("values", config.value_stages, config.num_ctas),
-            ("values_free", config.value_stages, 1),
-            ("scores", 2, 1),
-            ("rescale", 2, softmax),
-            ("ready", 2, (softmax + correction) * config.num_ctas),
-            ("output", 1, 1),
-            ("final", 1, softmax),
-            ("scrub", 1, 1),
+            ("query", "correction", "mma", 1, correction * config.num_ctas),
+            ("keys", "load keys", "mma", config.key_stages, config.num_ctas),
+            ("keys_free", "mma", "load keys", config.key_stages, 1),
+            ("values", "load values", "mma", config.value_stages, config.num_ctas),
+            ("values_free", "mma", "load values", config.value_stages, 1),
+            ("scores", "mma", "softmax", 2, 1),
+            ("rescale", "softmax", "correction", 2, softmax),
+            ("ready", "both", "mma", 2, (softmax + correction) * config.num_ctas),
+            ("output", "mma", "both", 1, 1),
+            ("final", "softmax", "correction", 1, softmax),
+            ("scrub", "load values", "load values", 1, 1),
         )
         edges: list[Edge] = []
         offset = self.offset
-        for name, stages, arrivals in declared:
-            edges.append(Edge(name, stages, arrivals, offset))
+        for name, producer, consumer, stages, arrivals in declared:
+            edges.append(Edge(name, producer, consumer, stages, arrivals, offset))
             offset += BARRIER_BYTES * stages
         return tuple(edges)
 
