@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -37,6 +38,17 @@ LANES: Final = 32
 _Run = Callable[..., Any]
 
 
+@dataclass(frozen=True)
+class Round:
+    """A round: whether a warp did more than poll, and what was counted when it began.
+
+    ``before`` are the cluster's events and its completed asynchronous operations.
+    """
+
+    advanced: bool
+    before: tuple[int, int]
+
+
 class Interpreter:
     """Runs warps of one program; compiled blocks are kept for the life of the object."""
 
@@ -58,12 +70,12 @@ class Interpreter:
         except Exception as error:
             self._fail(error, warp)
 
-    def rounds(self, live: list[Warp], *, idle: bool, budget: int, sleep: int) -> bool | None:
+    def rounds(self, live: list[Warp], *, idle: bool, budget: int, sleep: int) -> Round | None:
         """Run one round of ``live``, as the scheduler would, or several while warps advance.
 
         ``idle`` says that the round before it changed nothing; a warp sleeps for ``sleep`` rounds.
 
-        Gives whether the last one advanced; None leaves the round to the scheduler.
+        Gives the last one; None leaves the round to the scheduler.
         """
         return None
 

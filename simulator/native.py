@@ -28,7 +28,7 @@ from simulator.codegen.state import (
     END_TURN,
     EXITED,
 )
-from simulator.interpreter import Interpreter
+from simulator.interpreter import Interpreter, Round
 from simulator.machine.cluster import Cluster
 from simulator.machine.warp import Warp
 from simulator.program import Branch, Program, Wait
@@ -56,7 +56,7 @@ class NativeExecutor(Interpreter):
         self._single: dict[tuple[int, int, bool], Callable[..., Any]] = {}
         self._cluster: NativeCluster | None = None
 
-    def rounds(self, live: list[Warp], *, idle: bool, budget: int, sleep: int) -> bool | None:
+    def rounds(self, live: list[Warp], *, idle: bool, budget: int, sleep: int) -> Round | None:
         """Rounds of a cluster's warps; see ``Interpreter.rounds``."""
         cluster = live[0].cta.cluster
         if cluster.observer is not None:
@@ -68,8 +68,7 @@ class NativeExecutor(Interpreter):
         while True:
             code = self._run_rounds(native.address)
             if code == DONE_ROUND:
-                native.end_rounds(live, waiting=not state.advanced)
-                return bool(state.advanced)
+                return native.end_rounds(live)
             warp = live[state.cursor]
             try:
                 goes_on = self._python(code, warp, native.warps[warp])
@@ -93,13 +92,13 @@ class NativeExecutor(Interpreter):
         native = self._attached(cluster)
         mine = native.warps[warp]
         mine.state.budget, mine.state.advanced, mine.state.blocked = budget, 0, 0
-        native.state.events, native.state.step = cluster.events, BEGIN_TURN
+        native.refresh()
+        native.state.step = BEGIN_TURN
         while True:
             code = self._run_warp(mine.address)
             if code in _FINISHED or not self._python(code, warp, mine):
                 break
-        cluster.events = native.state.events
-        native.tell_threads()
+        native.tell_python()
         mine.write_back(warp)
 
     def _attached(self, cluster: Cluster) -> NativeCluster:
@@ -116,8 +115,7 @@ class NativeExecutor(Interpreter):
     def _python(self, code: int, warp: Warp, mine: NativeWarp) -> bool:
         """Do the step that native code asks for; whether the turn goes on."""
         cluster = mine.cluster
-        warp.cta.cluster.events = cluster.state.events
-        cluster.tell_threads()
+        cluster.tell_python()
         mine.write_back(warp)
         if code == AT_EXIT:
             warp.exit_lanes()
@@ -126,7 +124,6 @@ class NativeExecutor(Interpreter):
             goes_on = self._step(code, warp, mine)
         mine.read_from(warp)
         mine.state.done = warp.done
-        cluster.state.events = warp.cta.cluster.events
         cluster.refresh()
         return goes_on
 

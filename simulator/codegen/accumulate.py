@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simulator.codegen.dot_product import DOT, DotCall, emit_dot
+from simulator.codegen.dot_product import EXPONENTS, SUMS, DotCall
 from simulator.codegen.library import Library, shared_library
+from simulator.codegen.tensor_core import MMA, emit_tensor_core
 from simulator.numerics.accumulate import FUSED_MODELS, STRATEGIES, Accumulate, FusedModel
 from simulator.numerics.formats import Floats, Format
 
@@ -35,23 +36,23 @@ def strategy(name: str) -> Accumulate:
     return STRATEGIES[name]
 
 
+def tensor_core(library: Library) -> dict[str, int]:
+    """The addresses of the tensor core's functions, by symbol."""
+    symbols = (EXPONENTS, SUMS, *MMA.values())
+    return library.functions_of("tensor core", emit_tensor_core, symbols)
+
+
 @functools.cache
-def dot_function() -> Prototype:
-    """The compiled function of a ``DotCall``."""
-    address = dot_address(shared_library())
-    return ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(address)
-
-
-def dot_address(library: Library) -> int:
-    """Where the function of a ``DotCall`` is."""
-    return library.functions_of("dot product", emit_dot, (DOT,))[DOT]
+def _function(symbol: str) -> Prototype:
+    """One of them, of the library that this process shares."""
+    return ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(tensor_core(shared_library())[symbol])
 
 
 class Fused:
     """A fused model; an ``Accumulate``."""
 
     def __init__(self, model: FusedModel) -> None:
-        self._model = model
+        self.model = model
 
     def __call__(
         self, a: Floats, b: Floats, c: Floats | None, *, step: int, formats: tuple[Format, Format]
@@ -81,9 +82,10 @@ class Fused:
             m=len(a), n=stride, k=a.shape[1],
             a_exponents=_address(room), b_exponents=_address(room[a.size :]),
             min_a=formats[0].min_exponent, min_b=formats[1].min_exponent,
-            fraction=self._model.bits(formats), mask=_F32_CUT,
+            fraction=self.model.bits(formats), mask=_F32_CUT,
         )  # fmt: skip
-        dot_function()(ctypes.byref(call))
+        for symbol in (EXPONENTS, SUMS):
+            _function(symbol)(ctypes.byref(call))
 
 
 def _padded(values: Floats, rows: int, columns: int) -> Floats:

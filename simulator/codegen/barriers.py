@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from simulator.codegen.emit import BLOCK, FULL, I32, I64, POINTER, Emitter, Value
+from simulator.codegen.emit import BLOCK, FULL, I32, I64, POINTER, Emitter, Value, Writer
 from simulator.codegen.state import (
     FOR_BARRIER,
     FOR_CLUSTER,
@@ -22,7 +22,7 @@ from simulator.machine.warp import LANES, POLLING_BLOCKS
 _ZERO, _ONE = ir.Constant(I64, 0), ir.Constant(I64, 1)
 
 
-def _mbarrier(e: Emitter, space: str) -> tuple[Value, Value]:
+def mbarrier(e: Emitter, space: str) -> tuple[Value, Value]:
     """The object at the address of leaves 0 and 1, and that address (32 bits)."""
     address = e.b.add(e.uniform(0, "b32"), e.b.trunc(e.immediate(1), I32))
     odd = e.b.and_(address, ir.Constant(I32, 7))
@@ -32,15 +32,20 @@ def _mbarrier(e: Emitter, space: str) -> tuple[Value, Value]:
         rank = e.b.zext(e.b.lshr(address, ir.Constant(I32, RANK_SHIFT)), I64)
         e.python_if(e.b.icmp_unsigned("!=", rank, e.field(e.cta, CtaState, "rank")))
     offset = e.b.zext(e.b.and_(address, ir.Constant(I32, OFFSET_MASK)), I64)
+    return mbarrier_of(e, cta, offset), address
+
+
+def mbarrier_of(e: Writer, cta: Value, offset: Value) -> Value:
+    """The object at an offset, a multiple of 8, of a CTA's shared memory."""
     e.python_if(e.b.icmp_unsigned(">=", offset, e.field(cta, CtaState, "shared_size")))
     table = e.field(cta, CtaState, "mbarriers")
     e.python_if(e.b.icmp_unsigned("==", table, _ZERO))
     held = e.b.load(e.offset(e.b.inttoptr(table, POINTER), offset), typ=I64)
     e.python_if(e.b.icmp_unsigned("==", held, _ZERO))
-    return e.b.inttoptr(held, POINTER), address
+    return e.b.inttoptr(held, POINTER)
 
 
-def _arrive(e: Emitter, barrier: Value, count: Value) -> None:
+def arrive(e: Emitter, barrier: Value, count: Value) -> None:
     """``count`` (64 bits) arrivals; Python's if there are too many."""
     pending = e.field(barrier, Mbarrier, "pending")
     e.python_if(e.b.icmp_signed(">", count, pending))
@@ -80,27 +85,27 @@ _ORDER, _ANY, _CTA = synchronisation._ORDER, synchronisation._ANY, synchronisati
 
 @effect("mbarrier.arrive<o>.<s>.b64", "b64 = [b32]", o=_ORDER, s=_ANY)
 def _native_arrive(e: Emitter, *, s: str) -> None:
-    barrier, _ = _mbarrier(e, s)
+    barrier, _ = mbarrier(e, s)
     count = e.b.zext(e.b.ctpop(e.mask), I64)
     e.python_if(e.b.icmp_signed(">", count, e.field(barrier, Mbarrier, "pending")))
     _state(e, barrier)
-    _arrive(e, barrier, count)
+    arrive(e, barrier, count)
 
 
 @effect("mbarrier.arrive<o>.<s>.b64", "b64 = [b32] u32", o=_ORDER, s=_ANY)
 def _arrive_count(e: Emitter, *, s: str) -> None:
-    barrier, _ = _mbarrier(e, s)
+    barrier, _ = mbarrier(e, s)
     each = e.b.zext(e.uniform(2, "u32"), I64)
     count = e.b.mul(each, e.b.zext(e.b.ctpop(e.mask), I64))
     e.python_if(e.b.icmp_signed(">", count, e.field(barrier, Mbarrier, "pending")))
     _state(e, barrier)
-    _arrive(e, barrier, count)
+    arrive(e, barrier, count)
 
 
 @effect("mbarrier.arrive.expect_tx<o>.<s>.b64", "b64 = [b32] u32", o=_ORDER, s=_ANY)
 def arrive_expect_tx(e: Emitter, *, s: str) -> None:
     """Of a single lane, at a phase that awaits an arrival: then expecting ends no phase."""
-    barrier, _ = _mbarrier(e, s)
+    barrier, _ = mbarrier(e, s)
     several = e.b.icmp_unsigned("!=", e.b.ctpop(e.mask), ir.Constant(I32, 1))
     e.python_if(several)
     e.python_if(e.b.icmp_signed("<", e.field(barrier, Mbarrier, "pending"), _ONE))
@@ -109,7 +114,7 @@ def arrive_expect_tx(e: Emitter, *, s: str) -> None:
     e.python_if(e.b.icmp_signed(">", tx, ir.Constant(I64, MAX_COUNT)))
     _state(e, barrier)
     e.set_field(barrier, Mbarrier, "tx", tx)
-    _arrive(e, barrier, _ONE)
+    arrive(e, barrier, _ONE)
 
 
 _ACQUIRE = synchronisation._ACQUIRE
@@ -118,7 +123,7 @@ _ACQUIRE = synchronisation._ACQUIRE
 @effect("mbarrier.test_wait.parity<o>.<s>.b64", o=_ACQUIRE, s=_CTA)
 @effect("mbarrier.try_wait.parity<o>.<s>.b64", o=_ACQUIRE, s=_CTA)
 def _try_wait(e: Emitter, *, s: str) -> None:
-    barrier, address = _mbarrier(e, s)
+    barrier, address = mbarrier(e, s)
     parity = e.b.and_(e.b.zext(e.uniform(2, "u32"), I64), _ONE)
     phase = e.b.and_(e.field(barrier, Mbarrier, "phase"), _ONE)
     passed = e.b.icmp_unsigned("!=", phase, parity)

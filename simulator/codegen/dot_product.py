@@ -19,7 +19,7 @@ from llvmlite import ir
 
 from simulator.codegen.emit import I32, I64, POINTER, Value, fold, ints, splat
 
-DOT = "dot"
+EXPONENTS, SUMS = "exponents", "sums"
 ZERO_EXPONENT, NONFINITE_EXPONENT = -1000, 5000
 """Exponents, in the working arrays, of what has none; two of them fit into 16 bits."""
 
@@ -35,7 +35,8 @@ class DotCall(ctypes.Structure):
     """d [m, n] = a [m, k] b [k, n] + c [m, n]; k at most 32, n a multiple of 8, m and k at least 1.
 
     All are float32 at addresses, with row strides in elements; ``a``'s is k. ``a_exponents`` and
-    ``b_exponents`` are room for 16-bit integers of the shapes of a and b. ``min_a`` and ``min_b``
+    ``b_exponents`` are room for 16-bit integers that lie as a and b do; the function ``exponents``
+    fills it, and ``sums``, which may be called for parts, reads it. ``min_a`` and ``min_b``
     are the least exponents of the operands' formats, ``fraction`` counts the bits kept below the
     largest exponent, and ``mask`` is what is kept of a float64 result.
     """
@@ -104,7 +105,7 @@ class _Dot:
         kind = ints(16, width)
 
         def step(k: Value, best: list[Value]) -> list[Value]:
-            row = self.vector("b_exponents", ir.IntType(16), (k, self.number["n"], j), width)
+            row = self.vector("b_exponents", ir.IntType(16), (k, self.number["b_stride"], j), width)
             at = self.row("a_exponents", ir.IntType(16), i, self.number["k"], k)
             mine = self.b.load(at, typ=ir.IntType(16))
             return [self.larger(best[0], self.b.add(row, self.splat(mine, width)))]
@@ -140,24 +141,29 @@ class _Dot:
         at = self.row("d", _FLOAT, i, self.number["d_stride"], j)
         self.b.store(value, at, align=4)
 
+    def each(self, count: Value, body: Callable[[Value], None]) -> None:
+        """Repeat ``body``; count at least 1."""
 
-class _Fast(_Dot):
-    """The function ``dot``."""
+        def step(i: Value, _: list[Value]) -> list[Value]:
+            body(i)
+            return []
 
-    def __init__(self, module: ir.Module, wide: Value) -> None:
-        self.function = ir.Function(module, ir.FunctionType(I32, [POINTER]), DOT)
+        fold(self.b, count, [], step)
+
+
+class _Exponents(_Dot):
+    """The function ``exponents``."""
+
+    def __init__(self, module: ir.Module) -> None:
+        self.function = ir.Function(module, ir.FunctionType(I32, [POINTER]), EXPONENTS)
         super().__init__(self.function)
-        self._wide = wide
 
     def build(self) -> None:
-        self._exponents("a", self.number["m"], self.number["k"], "k", "min_a")
-        self._exponents("b", self.number["k"], self.number["n"], "b_stride", "min_b")
-        whole = self.b.and_(self.number["n"], ir.Constant(I64, -32))
-        self._columns(ir.Constant(I64, 0), whole, 32)
-        self._columns(whole, self.number["n"], 8)
+        self._fill("a", self.number["m"], self.number["k"], "k", "min_a")
+        self._fill("b", self.number["k"], self.number["n"], "b_stride", "min_b")
         self.b.ret(ir.Constant(I32, 0))
 
-    def _exponents(
+    def _fill(
         self, name: str, rows: Value, columns: Value, stride: str, floor: str, width: int = 8
     ) -> None:
         """Fill a working array of exponents."""
@@ -174,20 +180,26 @@ class _Fast(_Dot):
             exponent = self.b.select(odd, splat(kind, NONFINITE_EXPONENT), exponent)
             zero = self.b.icmp_unsigned("==", bits, splat(kind, 0))
             exponent = self.b.select(zero, splat(kind, ZERO_EXPONENT), exponent)
-            at = self.row(f"{name}_exponents", ir.IntType(16), row, columns, column)
+            at = self.row(f"{name}_exponents", ir.IntType(16), row, self.number[stride], column)
             self.b.store(self.b.trunc(exponent, narrow), at, align=2)
 
         chunks = self.b.lshr(columns, ir.Constant(I64, 3))
-        self._each(rows, lambda row: self._each(chunks, lambda index: chunk(row, index)))
+        self.each(rows, lambda row: self.each(chunks, lambda index: chunk(row, index)))
 
-    def _each(self, count: Value, body: Callable[[Value], None]) -> None:
-        """Repeat ``body``; count at least 1."""
 
-        def step(i: Value, _: list[Value]) -> list[Value]:
-            body(i)
-            return []
+class _Sums(_Dot):
+    """The function ``sums``."""
 
-        fold(self.b, count, [], step)
+    def __init__(self, module: ir.Module, wide: Value) -> None:
+        self.function = ir.Function(module, ir.FunctionType(I32, [POINTER]), SUMS)
+        super().__init__(self.function)
+        self._wide = wide
+
+    def build(self) -> None:
+        whole = self.b.and_(self.number["n"], ir.Constant(I64, -32))
+        self._columns(ir.Constant(I64, 0), whole, 32)
+        self._columns(whole, self.number["n"], 8)
+        self.b.ret(ir.Constant(I32, 0))
 
     def _columns(self, start: Value, stop: Value, width: int) -> None:
         """All rows of the columns from ``start`` to ``stop``, ``width`` at once."""
@@ -196,9 +208,9 @@ class _Fast(_Dot):
 
             def block(index: Value) -> None:
                 j = self.b.add(start, self.b.mul(index, ir.Constant(I64, width)))
-                self._each(self.number["m"], lambda i: self._group(i, j, width))
+                self.each(self.number["m"], lambda i: self._group(i, j, width))
 
-            self._each(count, block)
+            self.each(count, block)
 
     def _group(self, i: Value, j: Value, width: int) -> None:
         """``width`` elements of a row."""
@@ -318,7 +330,8 @@ class _Wide(_Dot):
 
 
 def emit_dot(module: ir.Module) -> None:
-    """Add the function ``i32 dot(DotCall*)``."""
+    """Add the functions ``i32 exponents(DotCall*)`` and ``i32 sums(DotCall*)``."""
     wide = _Wide(module)
     wide.build()
-    _Fast(module, wide.function).build()
+    _Exponents(module).build()
+    _Sums(module, wide.function).build()

@@ -384,6 +384,8 @@ class _Rounds(_Builder):
         rest = self.b.srem(self.get("number"), self.get("sleep"))
         awake = self.b.or_(self.b.zext(self.equal(rest, 0), I64), self.get("idle"))
         self.set("awake", awake)
+        self.set("before_events", self.get("events"))
+        self.set("before_completed", self.get("completed"))
         self.set("advanced", 0)
         self.go("look")
         self.at("look")

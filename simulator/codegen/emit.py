@@ -108,24 +108,13 @@ def fold(b: Value, count: Value, initial: list[Value], step: Step) -> list[Value
     return results
 
 
-class Emitter:
-    """The function of one form under construction. ``b`` is the IR builder."""
+class Writer:
+    """A function under construction; it returns a status. ``b`` is the IR builder."""
 
-    def __init__(self, module: ir.Module, form: Form) -> None:
-        self.form = form
-        self.entry = form.find()
-        self.function = ir.Function(module, FUNCTION, form.symbol)
-        self.state, self.record = self.function.args
-        self.b = ir.IRBuilder(self.function.append_basic_block("entry"))
+    def __init__(self, function: Value) -> None:
+        self.function = function
+        self.b = ir.IRBuilder(function.append_basic_block("entry"))
         self._python: Value = None
-        self.targets = self.target_types()
-        self.mask = self._mask()
-
-    # 1. The record and the structures
-
-    def word(self, index: int) -> Value:
-        """Operand word ``index`` of the record."""
-        return self.load_at(self.record, 8 * (HEADER_WORDS + index), I64)
 
     def load_at(self, pointer: Value, offset: int, kind: Value) -> Value:
         """A value at a constant offset from a pointer."""
@@ -144,6 +133,69 @@ class Emitter:
         """Write a 64-bit field."""
         value = ir.Constant(I64, value) if isinstance(value, int) else value
         self.b.store(value, self.offset(pointer, getattr(structure, name).offset))
+
+    def element(self, vector_place: Value, lane: Value, kind: Value) -> Value:
+        """One lane of a register in memory, of scalar type ``kind``."""
+        return self.b.load(self.b.gep(vector_place, [lane], source_etype=kind), typ=kind)
+
+    def room(self, kind: Value) -> Value:
+        """The address of room on the stack."""
+        with self.b.goto_entry_block():
+            place = self.b.alloca(kind)
+            # llvmlite gives the pointer a type, which its stores then insist on.
+            return self.b.inttoptr(self.b.ptrtoint(place, I64), POINTER)
+
+    def splat_of(self, scalar: Value, count: int = LANES) -> Value:
+        """A scalar in every lane."""
+        kind = ir.VectorType(scalar.type, count)
+        single = self.b.insert_element(ir.Constant(kind, ir.Undefined), scalar, ir.Constant(I32, 0))
+        return self.b.shuffle_vector(
+            single, ir.Constant(kind, ir.Undefined), ir.Constant(ints(32, count), [0] * count)
+        )
+
+    def python_if(self, condition: Value) -> None:
+        """Leave the instruction to its table function if ``condition`` holds."""
+        if self._python is None:
+            self._python = self.function.append_basic_block("python")
+            ir.IRBuilder(self._python).ret(ir.Constant(I32, PYTHON))
+        onwards = self.function.append_basic_block("on")
+        self.b.cbranch(condition, self._python, onwards)
+        self.b.position_at_end(onwards)
+
+    @contextmanager
+    def loop(self, count: int | Value) -> Iterator[Value]:
+        """Repeat the body for i = 0 .. count - 1, count at least 1; gives i, 64 bits wide."""
+        count = ir.Constant(I64, count) if isinstance(count, int) else count
+        before = self.b.block
+        body = self.function.append_basic_block("loop")
+        after = self.function.append_basic_block("after")
+        self.b.branch(body)
+        self.b.position_at_end(body)
+        i = self.b.phi(I64)
+        i.add_incoming(ir.Constant(I64, 0), before)
+        yield i
+        following = self.b.add(i, ir.Constant(I64, 1))
+        i.add_incoming(following, self.b.block)
+        self.b.cbranch(self.b.icmp_unsigned("<", following, count), body, after)
+        self.b.position_at_end(after)
+
+
+class Emitter(Writer):
+    """The function of one form under construction. ``b`` is the IR builder."""
+
+    def __init__(self, module: ir.Module, form: Form) -> None:
+        self.form = form
+        self.entry = form.find()
+        super().__init__(ir.Function(module, FUNCTION, form.symbol))
+        self.state, self.record = self.function.args
+        self.targets = self.target_types()
+        self.mask = self._mask()
+
+    # 1. The record and the structures
+
+    def word(self, index: int) -> Value:
+        """Operand word ``index`` of the record."""
+        return self.load_at(self.record, 8 * (HEADER_WORDS + index), I64)
 
     def warp(self, name: str, kind: Value = I64) -> Value:
         """A field of the warp's state."""
@@ -205,14 +257,6 @@ class Emitter:
         """A predicate register as <32 x i1>."""
         held = self.b.load(place, typ=ints(8), align=32)
         return self.b.icmp_unsigned("!=", held, splat(held.type, 0))
-
-    def splat_of(self, scalar: Value) -> Value:
-        """A scalar in every lane."""
-        kind = ir.VectorType(scalar.type, LANES)
-        single = self.b.insert_element(ir.Constant(kind, ir.Undefined), scalar, ir.Constant(I32, 0))
-        return self.b.shuffle_vector(
-            single, ir.Constant(kind, ir.Undefined), ir.Constant(ints(32), [0] * LANES)
-        )
 
     def bits_of(self, flags: Value) -> Value:
         """<32 x i1> as 32 bits."""
@@ -279,36 +323,10 @@ class Emitter:
 
     # 3. Control
 
-    def python_if(self, condition: Value) -> None:
-        """Leave the instruction to its table function if ``condition`` holds."""
-        if self._python is None:
-            self._python = self.function.append_basic_block("python")
-            ir.IRBuilder(self._python).ret(ir.Constant(I32, PYTHON))
-        onwards = self.function.append_basic_block("on")
-        self.b.cbranch(condition, self._python, onwards)
-        self.b.position_at_end(onwards)
-
     def python_if_any(self, flags: Value, mask: Value | None = None) -> None:
         """Leave it to Python if a flag is set in an active lane."""
         hit = self.b.and_(self.bits_of(flags), self.mask if mask is None else mask)
         self.python_if(self.b.icmp_unsigned("!=", hit, ir.Constant(I32, 0)))
-
-    @contextmanager
-    def loop(self, count: int | Value) -> Iterator[Value]:
-        """Repeat the body for i = 0 .. count - 1, count at least 1; gives i, 64 bits wide."""
-        count = ir.Constant(I64, count) if isinstance(count, int) else count
-        before = self.b.block
-        body = self.function.append_basic_block("loop")
-        after = self.function.append_basic_block("after")
-        self.b.branch(body)
-        self.b.position_at_end(body)
-        i = self.b.phi(I64)
-        i.add_incoming(ir.Constant(I64, 0), before)
-        yield i
-        following = self.b.add(i, ir.Constant(I64, 1))
-        i.add_incoming(following, self.b.block)
-        self.b.cbranch(self.b.icmp_unsigned("<", following, count), body, after)
-        self.b.position_at_end(after)
 
     @contextmanager
     def each_active(self) -> Iterator[Value]:
@@ -325,22 +343,11 @@ class Emitter:
         count = self.b.cttz(self.mask, ir.Constant(I1, 0))
         return self.b.zext(count, I64)
 
-    def element(self, vector_place: Value, lane: Value, kind: Value) -> Value:
-        """One lane of a register in memory, of scalar type ``kind``."""
-        return self.b.load(self.b.gep(vector_place, [lane], source_etype=kind), typ=kind)
-
     def spill(self, vector: Value) -> Value:
         """The address of a copy of a vector."""
         place = self.room(vector.type)
         self.b.store(vector, place)
         return place
-
-    def room(self, kind: Value) -> Value:
-        """The address of room on the stack."""
-        with self.b.goto_entry_block():
-            place = self.b.alloca(kind)
-            # llvmlite gives the pointer a type, which its stores then insist on.
-            return self.b.inttoptr(self.b.ptrtoint(place, I64), POINTER)
 
     def uniform(self, index: int, kind: str) -> Value:
         """Source leaf ``index`` as one scalar; left to Python unless all active lanes agree."""

@@ -9,10 +9,13 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from simulator.codegen.accumulate import Fused, tensor_core
 from simulator.codegen.emit import ADDRESS_LIMIT
 from simulator.codegen.image import Image, register_bytes
+from simulator.codegen.library import shared_library
 from simulator.codegen.state import (
     BEGIN_TURN,
+    COUNTS,
     FOR_BARRIER,
     FOR_CLUSTER,
     FOR_MBARRIER,
@@ -23,6 +26,8 @@ from simulator.codegen.state import (
     RegionState,
     WarpState,
 )
+from simulator.codegen.tensor_core import MMA, Scratch
+from simulator.interpreter import Round
 from simulator.isa.values import BITS, STORAGE
 from simulator.machine.cluster import Cluster, Cta
 from simulator.machine.global_memory import GlobalMemory
@@ -162,6 +167,7 @@ class NativeCluster:
         self._ctas = (CtaState * len(cluster.ctas))()
         self._order = (ctypes.c_int64 * len(cluster.warps))()
         self._native = [NativeWarp(self, image, kinds) for _ in cluster.warps]
+        self._scratch = Scratch()
         self._memory: GlobalMemory | None = None
         self._specials = np.zeros(image.layout.cta_special_bytes, np.uint8)
         start = address_of(self._specials) - image.layout.register_bytes
@@ -189,6 +195,7 @@ class NativeCluster:
         self.state.number = 0
         self.state.barrier = ctypes.addressof(cluster.barrier)
         self.state.warps = ctypes.addressof(self._order)
+        self._bind_tensor_core(cluster)
         for state, cta in zip(self._ctas, cluster.ctas, strict=True):
             self._bind_cta(state, cta)
         self._known = 0
@@ -226,18 +233,40 @@ class NativeCluster:
         for number in self._image.named_barriers:
             cta.named_barrier(number)
 
+    def _bind_tensor_core(self, cluster: Cluster) -> None:
+        state, accumulate = self.state, cluster.launch.accumulate
+        state.eager = cluster.asynchronous.is_eager
+        model = accumulate.model if isinstance(accumulate, Fused) else None
+        state.fraction_f16 = -1 if model is None else model.wide
+        state.fraction_f8f6f4 = -1 if model is None else model.narrow
+        state.scratch = ctypes.addressof(self._scratch)
+        functions = tensor_core(shared_library())
+        state.mma_f16, state.mma_f8f6f4 = (functions[MMA[kind]] for kind in ("f16", "f8f6f4"))
+
     def _special_registers(self, cta: Cta) -> None:
         """The special registers that the warps of a CTA share."""
         for name, view in self._special_views:
             view[...] = cta.special_value(name)
 
-    def tell_threads(self) -> None:
-        """Tell Python how many threads each CTA has left."""
-        for state, cta in zip(self._ctas, self.cluster.ctas, strict=True):
-            cta.threads = state.threads
+    def tell_python(self) -> None:
+        """Bring Python's side of the cluster up to date: events, work done, threads left."""
+        state, asynchronous = self.state, self.cluster.asynchronous
+        self.cluster.events = state.events
+        done = state.completed - asynchronous.completed
+        if done:
+            asynchronous.submitted += done
+            asynchronous.completed += done
+            for name in COUNTS:
+                if number := getattr(state, name):
+                    self.cluster.counts[name] += number
+                    setattr(state, name, 0)
+        for cta_state, cta in zip(self._ctas, self.cluster.ctas, strict=True):
+            cta.threads = cta_state.threads
 
     def refresh(self) -> None:
-        """Tell native code of barriers and memories that have come into being."""
+        """Bring native code up to date, also with what barriers and memories there are now."""
+        self.state.events = self.cluster.events
+        self.state.completed = self.cluster.asynchronous.completed
         for state, cta in zip(self._ctas, self.cluster.ctas, strict=True):
             state.threads = cta.threads
             if not state.mbarriers and cta.mbarriers.addresses is not None:
@@ -266,10 +295,12 @@ class NativeCluster:
         state.count, state.cursor, state.step = len(live), 0, BEGIN_TURN
         state.idle, state.turn_blocks, state.rounds = idle, turn_blocks, rounds
         state.events = self.cluster.events
+        state.completed = self.cluster.asynchronous.completed
 
-    def end_rounds(self, live: list[Warp], *, waiting: bool) -> None:
-        """Tell Python what its scheduler looks at; with ``waiting`` also what warps wait for."""
-        self.cluster.events = self.state.events
+    def end_rounds(self, live: list[Warp]) -> Round:
+        """Tell Python what its scheduler looks at; after an idle round also what warps wait for."""
+        waiting = not self.state.advanced
+        self.tell_python()
         for warp in live:
             state = self.warps[warp].state
             warp.done, warp.instructions, warp.polls = (
@@ -280,6 +311,8 @@ class NativeCluster:
             if waiting:
                 warp.block = state.block
                 self.warps[warp].tell_waiting(warp)
+        before = (self.state.before_events, self.state.before_completed)
+        return Round(not waiting, before)
 
 
 def _region_table(memory: GlobalMemory) -> Any:

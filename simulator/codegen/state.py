@@ -52,14 +52,25 @@ class ClusterState(ctypes.Structure):
     ``events`` counts what may wake a warp. ``cursor`` is the warp whose turn it is and ``step`` one
     of the constants below; ``advanced`` says whether any warp has done more than poll this round.
     ``barrier`` is the address of the cluster's barrier. ``number`` counts rounds; in every
-    ``sleep``-th, and after one that was ``idle``, all warps are ``awake``.
+    ``sleep``-th, and after one that was ``idle``, all warps are ``awake``. The ``before_`` fields
+    hold what ``events`` and ``completed`` were when the last round began.
+
+    With ``eager`` asynchronous work completes at once, and native code may do it: ``completed``
+    counts it, and the last fields what it was. The functions of MMAs are at the addresses ``mma_``;
+    they keep ``fraction_`` bits, or are not to be used if that is negative, and work in the room
+    ``scratch``.
     """
 
     _fields_ = tuple((name, ctypes.c_int64) for name in (
         "events", "warps", "count", "cursor", "step", "advanced", "idle", "turn_blocks", "rounds",
-        "barrier", "number", "sleep", "awake",
+        "barrier", "number", "sleep", "awake", "before_events", "before_completed",
+        "eager", "scratch", "fraction_f16", "fraction_f8f6f4", "mma_f16", "mma_f8f6f4",
+        "completed", "mma", "mma_flop", "tma_loads", "tma_load_bytes",
     ))  # fmt: skip
 
+
+COUNTS = ("mma", "mma_flop", "tma_loads", "tma_load_bytes")
+"""Fields of ``ClusterState`` that count events, under the names that a run reports."""
 
 BEGIN_TURN, CONTINUE_TURN, END_TURN = range(3)
 """Values of ``step``: where the round continues after Python did its part."""

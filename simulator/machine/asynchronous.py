@@ -51,6 +51,11 @@ class Asynchronous:
         self.completed = 0
 
     @property
+    def is_eager(self) -> bool:
+        """Whether work completes at once."""
+        return self._completion == "eager"
+
+    @property
     def pending(self) -> int:
         """How many pieces of work have been submitted and are not complete."""
         return self.submitted - self.completed

@@ -12,7 +12,7 @@ import numpy as np
 
 from simulator.errors import Deadlock, Location, ProtocolError, Trap
 from simulator.events import Observer
-from simulator.interpreter import Interpreter
+from simulator.interpreter import Interpreter, Round
 from simulator.machine.cluster import Cluster, Dim3, Launch, validate
 from simulator.machine.warp import Warp
 
@@ -88,8 +88,8 @@ class _Scheduler:
         live, idle = self._cluster.warps, 0
         asynchronous = self._cluster.asynchronous
         for number in itertools.count():
-            before = (self._cluster.events, asynchronous.completed)
-            advanced = self._round(live, number, idle=idle > 0)
+            done = self._round(live, number, idle=idle > 0)
+            advanced, before = done.advanced, done.before
             at_once = asynchronous.completed
             asynchronous.step()
             if not advanced and before[1] == asynchronous.completed:
@@ -104,8 +104,8 @@ class _Scheduler:
                 break
         self._check_end()
 
-    def _round(self, live: list[Warp], number: int, *, idle: bool) -> bool:
-        """One turn of each warp, or several by native code; whether any did more than poll.
+    def _round(self, live: list[Warp], number: int, *, idle: bool) -> Round:
+        """One turn of each warp, or several by native code; the last of these rounds.
 
         A warp that waits is passed over while nothing has happened, unless the round before was
         ``idle`` or the warp has slept for long.
@@ -115,6 +115,7 @@ class _Scheduler:
             done = self._interpreter.rounds(live, idle=idle, budget=budget, sleep=_LONGEST_SLEEP)
             if done is not None:
                 return done
+        before = (self._cluster.events, self._cluster.asynchronous.completed)
         awake, advanced = idle or number % _LONGEST_SLEEP == 0, False
         for warp in self._rng.sample(live, len(live)) if self._policy.is_random else live:
             if not awake and self._asleep.get(warp) == self._cluster.events:
@@ -125,7 +126,7 @@ class _Scheduler:
             self._interpreter.turn(warp, blocks)
             self._asleep[warp] = self._cluster.events if warp.blocked else -1
             advanced = advanced or warp.advanced
-        return advanced
+        return Round(advanced, before)
 
     def _refuse_to_hang(self, live: list[Warp], idle: int) -> None:
         """Raise ``Deadlock`` after too many idle rounds, ``Trap`` after too many instructions."""

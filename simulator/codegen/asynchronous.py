@@ -1,0 +1,125 @@
+"""What the tensor core and the TMA unit are asked for, where it completes at once.
+
+A single lane asks, as kernels do. If asynchronous work completes later, or anything is uncommon,
+the table's own function is called.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from simulator.codegen.barriers import arrive, mbarrier, mbarrier_of
+from simulator.codegen.emit import I1, I32, I64, OK, POINTER, Emitter, Value, ctypes_size
+from simulator.codegen.state import ClusterState, CtaState
+from simulator.codegen.tensor_core import FORM_PAIR, FORM_WEIGHT_STATIONARY
+from simulator.codegen.translations import effect
+from simulator.isa import tcgen05
+from simulator.machine.barriers import Mbarrier
+from simulator.machine.memory_map import OFFSET_MASK
+
+_KINDS = ("f16", "f8f6f4")
+
+
+def _begin(e: Emitter) -> Value:
+    """The ``ClusterState``; leaves what is not done at once, and several lanes, to Python."""
+    cluster = e.b.inttoptr(e.warp("cluster"), POINTER)
+    e.python_if(e.b.icmp_unsigned("==", e.field(cluster, ClusterState, "eager"), _zero()))
+    e.python_if(e.b.icmp_unsigned("!=", e.b.ctpop(e.mask), ir.Constant(I32, 1)))
+    return cluster
+
+
+def _zero() -> Value:
+    return ir.Constant(I64, 0)
+
+
+def _flag(e: Emitter, leaf: int) -> Value:
+    """A predicate in the active lane, 64 bits wide."""
+    held = e.b.and_(e.bits_of(e.source(leaf, "pred")), e.mask)
+    return e.b.zext(e.b.icmp_unsigned("!=", held, ir.Constant(I32, 0)), I64)
+
+
+# 1. MMA
+
+
+def _multiply(e: Emitter, kind: str, form: int, lane_words: int) -> None:
+    cluster = _begin(e)
+    for i in range(lane_words):
+        e.python_if(e.b.icmp_unsigned("!=", e.uniform(5 + i, "b32"), ir.Constant(I32, 0)))
+    d = e.b.zext(e.b.add(e.uniform(0, "b32"), e.b.trunc(e.immediate(1), I32)), I64)
+    a, b = e.uniform(2, "b64"), e.uniform(3, "b64")
+    idesc = e.b.zext(e.uniform(4, "b32"), I64)
+    enabled = _flag(e, 5 + lane_words)
+    address = e.field(cluster, ClusterState, f"mma_{kind}")
+    e.python_if(e.b.icmp_unsigned("==", address, _zero()))
+    signature = ir.FunctionType(I32, [POINTER, *[I64] * 6])
+    function = e.b.inttoptr(address, signature.as_pointer())
+    status = e.b.call(function, [e.state, d, a, b, idesc, enabled, ir.Constant(I64, form)])
+    e.python_if(e.b.icmp_unsigned("!=", status, ir.Constant(I32, OK)))
+
+
+@effect("tcgen05.mma.cta_group::<g>.kind::<k><c>", "[b32] b64 b64 b32 pred",
+        g=("1", "2"), k=_KINDS, c=tcgen05._COLLECTOR_A)  # fmt: skip
+def _mma(e: Emitter, *, g: str, k: str) -> None:
+    _multiply(e, k, FORM_PAIR * (g == "2"), 0)
+
+
+@effect("tcgen05.mma.cta_group::1.kind::<k><c>", "[b32] b64 b64 b32 (b32*4) pred",
+        k=_KINDS, c=tcgen05._COLLECTOR_A)  # fmt: skip
+def _mma_lanes(e: Emitter, *, k: str) -> None:
+    _multiply(e, k, 0, 4)
+
+
+@effect("tcgen05.mma.cta_group::2.kind::<k><c>", "[b32] b64 b64 b32 (b32*8) pred",
+        k=_KINDS, c=tcgen05._COLLECTOR_A)  # fmt: skip
+def _mma_pair_lanes(e: Emitter, *, k: str) -> None:
+    _multiply(e, k, FORM_PAIR, 8)
+
+
+@effect("tcgen05.mma.ws.cta_group::1.kind::<k><c>", "[b32] b64 b64 b32 pred",
+        k=_KINDS, c=tcgen05._COLLECTOR_B)  # fmt: skip
+def _mma_stationary(e: Emitter, *, k: str) -> None:
+    _multiply(e, k, FORM_WEIGHT_STATIONARY, 0)
+
+
+# 2. Commit
+
+
+def count(e: Emitter, cluster: Value, name: str, more: Value | int) -> None:
+    """Add to a counter of the cluster."""
+    more = ir.Constant(I64, more) if isinstance(more, int) else more
+    e.set_field(cluster, ClusterState, name, e.b.add(e.field(cluster, ClusterState, name), more))
+
+
+def _awaits(e: Emitter, barrier: Value) -> None:
+    """Leave to Python an arrival that the barrier does not await."""
+    pending = e.field(barrier, Mbarrier, "pending")
+    e.python_if(e.b.icmp_signed("<", pending, ir.Constant(I64, 1)))
+
+
+@effect(tcgen05._ARRIVE + ".b64", g=("1", "2"), s=(".shared::cluster", ""))
+def _commit(e: Emitter) -> None:
+    cluster = _begin(e)
+    barrier, _ = mbarrier(e, "shared::cluster")
+    _awaits(e, barrier)
+    arrive(e, barrier, ir.Constant(I64, 1))
+    count(e, cluster, "completed", 1)
+
+
+@effect(tcgen05._ARRIVE + ".multicast::cluster.b64", g=("1", "2"), s=(".shared::cluster", ""))
+def _commit_multicast(e: Emitter) -> None:
+    cluster = _begin(e)
+    b = e.b
+    address = b.add(e.uniform(0, "b32"), b.trunc(e.immediate(1), I32))
+    chosen = b.zext(e.uniform(2, "b16"), I64)
+    offset = b.zext(b.and_(address, ir.Constant(I32, OFFSET_MASK)), I64)
+    ctas = b.inttoptr(e.field(e.cta, CtaState, "ctas"), POINTER)
+    ranks = e.field(e.cta, CtaState, "cta_count")
+
+    def each(body: object) -> None:
+        with e.loop(ranks) as rank, b.if_then(b.trunc(b.lshr(chosen, rank), I1)):
+            cta = e.offset(ctas, b.mul(rank, ir.Constant(I64, ctypes_size(CtaState))))
+            body(mbarrier_of(e, cta, offset))  # type: ignore[operator]
+
+    each(lambda barrier: _awaits(e, barrier))
+    each(lambda barrier: arrive(e, barrier, ir.Constant(I64, 1)))
+    count(e, cluster, "completed", 1)
