@@ -98,7 +98,7 @@ def peers(session: nox.Session) -> None:
 def judges_peers(posargs: list[str]) -> bool:
     """Return whether ``conformance`` with these arguments runs a published kernel.
 
-    It does unless every ``--kernel`` names another one: the default kernel is a published one.
+    It does unless every ``--kernel`` names another one: a published one is among the defaults.
     """
     joined = [word.removeprefix("--kernel=") for word in posargs if word.startswith("--kernel=")]
     follows = [word for flag, word in pairwise(posargs) if flag == "--kernel"]

@@ -47,7 +47,7 @@ REPOSITORY_KERNELS = {
     "tokenspeed-mla-2.0.4-fp8": "conformance.adapters.tokenspeed:fp8_2_0_4",
     "tokenspeed-mla-0.2.5-fp8": "conformance.adapters.tokenspeed:fp8_0_2_5",
 }
-DEFAULT_KERNELS = ("tokenspeed-mla-2.0.4-fp8",)
+DEFAULT_KERNELS = ("optimized", "tokenspeed-mla-2.0.4-fp8")
 
 
 class UsageError(ValueError):

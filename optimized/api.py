@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from optimized.compile import CudaDevice, Device, SimulatedDevice
-from optimized.plan import Plan, Specialisation
+from optimized.plan import Plan
 from optimized.validate import OUT_DTYPES, Arguments, validate
 
-__all__ = ["Arguments", "decode_on", "mla_decode", "specialisation"]
+__all__ = ["Arguments", "decode_on", "mla_decode"]
 
 Tensor = torch.Tensor
 
@@ -81,13 +81,8 @@ def decode_on(
     if lse is None:
         lse = torch.empty(rows, dtype=torch.float32, device=query.device)
     if plan.call.batch_size:
-        device.launch(specialisation(plan), _launch_arguments(arguments, plan, out, lse))
+        device.launch(plan.specialisation, _launch_arguments(arguments, plan, out, lse))
     return out, lse
-
-
-def specialisation(plan: Plan) -> Specialisation:
-    """What must be compiled for a plan."""
-    return Specialisation(plan.call.dtype, plan.tiling.tile_m, plan.call.page_size)
 
 
 def _launch_arguments(arguments: Arguments, plan: Plan, out: Tensor, lse: Tensor) -> list[Any]:

@@ -143,6 +143,11 @@ class Plan:
     chosen_by: str
 
     @property
+    def specialisation(self) -> Specialisation:
+        """What must be compiled for it."""
+        return Specialisation(self.call.dtype, self.tiling.tile_m, self.call.page_size)
+
+    @property
     def partial_rows(self) -> int:
         """Rows of partial results, each with its LSE; 0 with one split, which needs none."""
         rows = self.call.batch_size * self.tiling.heads_eff * self.tiling.seq_eff
