@@ -45,7 +45,11 @@ MAX_SPLITS = 256
 REPOSITORY_KERNELS = {
     "optimized": "conformance.adapters.optimized:kernel",
     "tokenspeed-mla-2.0.4-fp8": "conformance.adapters.tokenspeed:fp8_2_0_4",
+    "tokenspeed-mla-2.0.4-bf16": "conformance.adapters.tokenspeed:bf16_2_0_4",
+    "tokenspeed-mla-2.0.4-fp16": "conformance.adapters.tokenspeed:fp16_2_0_4",
     "tokenspeed-mla-0.2.5-fp8": "conformance.adapters.tokenspeed:fp8_0_2_5",
+    "tokenspeed-mla-0.2.5-bf16": "conformance.adapters.tokenspeed:bf16_0_2_5",
+    "tokenspeed-mla-0.2.5-fp16": "conformance.adapters.tokenspeed:fp16_0_2_5",
 }
 DEFAULT_KERNELS = ("optimized", "tokenspeed-mla-2.0.4-fp8")
 
