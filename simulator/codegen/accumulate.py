@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from llvmlite import ir
 
+from simulator.codegen.bulk_copy import TMA_LOAD, emit_bulk_copy
 from simulator.codegen.dot_product import EXPONENTS, SUMS, DotCall
 from simulator.codegen.library import Library, shared_library
 from simulator.codegen.tensor_core import MMA, emit_tensor_core
@@ -36,16 +38,21 @@ def strategy(name: str) -> Accumulate:
     return STRATEGIES[name]
 
 
-def tensor_core(library: Library) -> dict[str, int]:
-    """The addresses of the tensor core's functions, by symbol."""
-    symbols = (EXPONENTS, SUMS, *MMA.values())
-    return library.functions_of("tensor core", emit_tensor_core, symbols)
+def engines(library: Library) -> dict[str, int]:
+    """The addresses of the functions of tensor core and TMA unit, by symbol."""
+    symbols = (EXPONENTS, SUMS, *MMA.values(), TMA_LOAD)
+    return library.functions_of("engines", _emit_engines, symbols)
+
+
+def _emit_engines(module: ir.Module) -> None:
+    emit_tensor_core(module)
+    emit_bulk_copy(module)
 
 
 @functools.cache
 def _function(symbol: str) -> Prototype:
     """One of them, of the library that this process shares."""
-    return ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(tensor_core(shared_library())[symbol])
+    return ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(engines(shared_library())[symbol])
 
 
 class Fused:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from llvmlite import ir
 
 from simulator.codegen.barriers import arrive, mbarrier, mbarrier_of
+from simulator.codegen.bulk_copy import RANKS
 from simulator.codegen.emit import I1, I32, I64, OK, POINTER, Emitter, Value, ctypes_size
 from simulator.codegen.state import ClusterState, CtaState
 from simulator.codegen.tensor_core import FORM_PAIR, FORM_WEIGHT_STATIONARY
 from simulator.codegen.translations import effect
 from simulator.isa import tcgen05
 from simulator.machine.barriers import Mbarrier
-from simulator.machine.memory_map import OFFSET_MASK
+from simulator.machine.memory_map import OFFSET_MASK, RANK_SHIFT
 
 _KINDS = ("f16", "f8f6f4")
 
@@ -123,3 +124,50 @@ def _commit_multicast(e: Emitter) -> None:
     each(lambda barrier: _awaits(e, barrier))
     each(lambda barrier: arrive(e, barrier, ir.Constant(I64, 1)))
     count(e, cluster, "completed", 1)
+
+
+# 3. Bulk loads
+
+
+def _load(e: Emitter, s: str, dimensions: int) -> None:
+    """Leaves: target, map, coordinates, barrier, perhaps a hint; each address with its offset."""
+    cluster, b = _begin(e), e.b
+    last = 4 + dimensions
+
+    def shared(leaf: int) -> Value:
+        return b.zext(b.add(e.uniform(leaf, "b32"), b.trunc(e.immediate(leaf + 1), I32)), I64)
+
+    target, barrier = shared(0), shared(last)
+    if s == "shared::cta":
+        rank = b.lshr(target, ir.Constant(I64, RANK_SHIFT))
+        e.python_if(b.icmp_unsigned("!=", rank, e.field(e.cta, CtaState, "rank")))
+    place = b.add(e.uniform(2, "b64"), e.immediate(3))
+    coordinates = e.room(ir.ArrayType(I64, RANKS))
+    for d in range(RANKS):
+        value = b.sext(e.uniform(4 + d, "s32"), I64) if d < dimensions else _zero()
+        b.store(value, e.offset(coordinates, 8 * d))
+    signature = ir.FunctionType(I32, [POINTER, I64, I64, I64, POINTER, I64])
+    function = b.inttoptr(e.field(cluster, ClusterState, "tma_load"), signature.as_pointer())
+    rank = ir.Constant(I64, dimensions)
+    status = b.call(function, [e.state, place, target, barrier, coordinates, rank])
+    e.python_if(b.icmp_unsigned("!=", status, ir.Constant(I32, OK)))
+
+
+def _declare_load(dimensions: int, group: str, hint: str) -> None:
+    def load(e: Emitter, *, s: str) -> None:
+        _load(e, s, dimensions)
+
+    operands = f"[b32] [b64 s32*{dimensions}] [b32]{' b64' if hint else ''}"
+    effect(
+        f"cp.async.bulk.tensor.{dimensions}d.<s>.global<m>.mbarrier::complete_tx::bytes<x>",
+        operands,
+        s=("shared::cta", "shared::cluster"),
+        m=("", ".tile"),
+        x=sorted({hint + group, group + hint}),
+    )(load)
+
+
+for _dimensions in range(1, RANKS + 1):
+    for _group in ("", ".cta_group::1", ".cta_group::2"):
+        for _hint in ("", ".L2::cache_hint"):
+            _declare_load(_dimensions, _group, _hint)

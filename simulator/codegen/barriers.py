@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from simulator.codegen.emit import BLOCK, FULL, I32, I64, POINTER, Emitter, Value, Writer
+from simulator.codegen.emit import (
+    BLOCK,
+    FULL,
+    I32,
+    I64,
+    POINTER,
+    Emitter,
+    Value,
+    WarpWriter,
+    Writer,
+)
 from simulator.codegen.state import (
     FOR_BARRIER,
     FOR_CLUSTER,
@@ -49,10 +59,10 @@ def arrive(e: Emitter, barrier: Value, count: Value) -> None:
     """``count`` (64 bits) arrivals; Python's if there are too many."""
     pending = e.field(barrier, Mbarrier, "pending")
     e.python_if(e.b.icmp_signed(">", count, pending))
-    _settle(e, barrier, e.b.sub(pending, count))
+    settle(e, barrier, e.b.sub(pending, count))
 
 
-def _settle(e: Emitter, barrier: Value, pending: Value) -> None:
+def settle(e: WarpWriter, barrier: Value, pending: Value) -> None:
     """Set ``pending``, and end the phase if that and ``tx`` are 0."""
     e.set_field(barrier, Mbarrier, "pending", pending)
     tx = e.field(barrier, Mbarrier, "tx")
@@ -63,14 +73,14 @@ def _settle(e: Emitter, barrier: Value, pending: Value) -> None:
         _note_event(e)
 
 
-def _note_event(e: Emitter) -> None:
+def _note_event(e: WarpWriter) -> None:
     cluster = _cluster(e)
     e.set_field(
         cluster, ClusterState, "events", e.b.add(e.field(cluster, ClusterState, "events"), _ONE)
     )
 
 
-def _cluster(e: Emitter) -> Value:
+def _cluster(e: WarpWriter) -> Value:
     """The ``ClusterState``."""
     return e.b.inttoptr(e.warp("cluster"), POINTER)
 

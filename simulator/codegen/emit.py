@@ -180,22 +180,12 @@ class Writer:
         self.b.position_at_end(after)
 
 
-class Emitter(Writer):
-    """The function of one form under construction. ``b`` is the IR builder."""
+class WarpWriter(Writer):
+    """As ``Writer``, of a function whose first argument is a warp's state."""
 
-    def __init__(self, module: ir.Module, form: Form) -> None:
-        self.form = form
-        self.entry = form.find()
-        super().__init__(ir.Function(module, FUNCTION, form.symbol))
-        self.state, self.record = self.function.args
-        self.targets = self.target_types()
-        self.mask = self._mask()
-
-    # 1. The record and the structures
-
-    def word(self, index: int) -> Value:
-        """Operand word ``index`` of the record."""
-        return self.load_at(self.record, 8 * (HEADER_WORDS + index), I64)
+    def __init__(self, function: Value) -> None:
+        super().__init__(function)
+        self.state = function.args[0]
 
     def warp(self, name: str, kind: Value = I64) -> Value:
         """A field of the warp's state."""
@@ -209,6 +199,32 @@ class Emitter(Writer):
     def cta(self) -> Value:
         """The warp's ``CtaState``."""
         return self.b.inttoptr(self.warp("cta"), POINTER)
+
+    def cta_of(self, address: Value) -> Value:
+        """The ``CtaState`` that a shared address (32 bits, uniform) belongs to."""
+        rank = self.b.zext(self.b.lshr(address, ir.Constant(I32, 24)), I64)
+        cta = self.cta
+        self.python_if(self.b.icmp_unsigned(">=", rank, self.field(cta, CtaState, "cta_count")))
+        first = self.b.inttoptr(self.field(cta, CtaState, "ctas"), POINTER)
+        return self.offset(first, self.b.mul(rank, ir.Constant(I64, ctypes_size(CtaState))))
+
+
+class Emitter(WarpWriter):
+    """The function of one form under construction. ``b`` is the IR builder."""
+
+    def __init__(self, module: ir.Module, form: Form) -> None:
+        self.form = form
+        self.entry = form.find()
+        super().__init__(ir.Function(module, FUNCTION, form.symbol))
+        self.record = self.function.args[1]
+        self.targets = self.target_types()
+        self.mask = self._mask()
+
+    # 1. The record and the structures
+
+    def word(self, index: int) -> Value:
+        """Operand word ``index`` of the record."""
+        return self.load_at(self.record, 8 * (HEADER_WORDS + index), I64)
 
     # 2. Registers
 
@@ -364,16 +380,6 @@ class Emitter(Writer):
         """End the function."""
         self.b.ret(ir.Constant(I32, OK))
 
-    # 4. Structures of the cluster
-
-    def cta_of(self, address: Value) -> Value:
-        """The ``CtaState`` that a shared address (32 bits, uniform) belongs to."""
-        rank = self.b.zext(self.b.lshr(address, ir.Constant(I32, 24)), I64)
-        cta = self.cta
-        self.python_if(self.b.icmp_unsigned(">=", rank, self.field(cta, CtaState, "cta_count")))
-        first = self.b.inttoptr(self.field(cta, CtaState, "ctas"), POINTER)
-        return self.offset(first, self.b.mul(rank, ir.Constant(I64, ctypes_size(CtaState))))
-
 
 def ctypes_size(structure: Any) -> int:
     """The size of a structure in bytes."""
@@ -382,7 +388,7 @@ def ctypes_size(structure: Any) -> int:
     return ctypes.sizeof(structure)
 
 
-# 5. Assembling a form from its translation
+# 4. Assembling a form from its translation
 
 Pure = Callable[..., Any]
 """From the emitter and the operands, as the table's function gets them, to the results."""

@@ -10,7 +10,17 @@ from typing import Any
 
 from llvmlite import ir
 
-from simulator.codegen.emit import I32, I64, POINTER, Emitter, Value, ctypes_size, ints, splat
+from simulator.codegen.emit import (
+    I32,
+    I64,
+    POINTER,
+    Emitter,
+    Value,
+    WarpWriter,
+    ctypes_size,
+    ints,
+    splat,
+)
 from simulator.codegen.state import CtaState, RegionState
 from simulator.codegen.translations import effect
 from simulator.isa import memory
@@ -112,7 +122,7 @@ def _shared(e: Emitter, leaf: int, span: int, *, cluster: bool) -> tuple[Value, 
     return cta, e.spill(e.b.zext(offsets, ints(64)))
 
 
-def _base(e: Emitter, cta: Value, name: str) -> Value:
+def _base(e: WarpWriter, cta: Value, name: str) -> Value:
     return e.b.inttoptr(e.field(cta, CtaState, name), POINTER)
 
 
@@ -151,7 +161,17 @@ def _region(e: Emitter, span: int) -> tuple[Value, Value]:
     """The allocation that all addresses lie in, and where the addresses are kept."""
     addresses = _addresses(e, 0, "b64")
     kept = e.spill(addresses)
-    first = e.element(kept, e.first_lane(), I64)
+    region, start, end = find_region(e, e.element(kept, e.first_lane(), I64))
+    odd = e.b.and_(addresses, splat(addresses.type, span - 1))
+    e.python_if_any(e.b.icmp_unsigned("!=", odd, splat(addresses.type, 0)))
+    e.python_if_any(e.b.icmp_unsigned("<", addresses, e.splat_of(start)))
+    last = e.b.sub(end, ir.Constant(I64, span))
+    e.python_if_any(e.b.icmp_unsigned(">", addresses, e.splat_of(last)))
+    return region, kept
+
+
+def find_region(e: WarpWriter, first: Value) -> tuple[Value, Value, Value]:
+    """The allocation that holds an address, and its start and end; none is left to Python."""
     table = _base(e, e.cta, "regions")
     count = e.field(e.cta, CtaState, "region_count")
     e.python_if(e.b.icmp_unsigned("==", count, ir.Constant(I64, 0)))
@@ -171,12 +191,7 @@ def _region(e: Emitter, span: int) -> tuple[Value, Value]:
     i.add_incoming(following, e.b.block)
     e.b.branch(search)
     e.b.position_at_end(found)
-    odd = e.b.and_(addresses, splat(addresses.type, span - 1))
-    e.python_if_any(e.b.icmp_unsigned("!=", odd, splat(addresses.type, 0)))
-    e.python_if_any(e.b.icmp_unsigned("<", addresses, e.splat_of(start)))
-    last = e.b.sub(end, ir.Constant(I64, span))
-    e.python_if_any(e.b.icmp_unsigned(">", addresses, e.splat_of(last)))
-    return region, kept
+    return region, start, end
 
 
 def _tracked(e: Emitter, region: Value) -> tuple[Value, Value]:

@@ -9,7 +9,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from simulator.codegen.accumulate import Fused, tensor_core
+from simulator.codegen.accumulate import Fused, engines
+from simulator.codegen.bulk_copy import TMA_LOAD
 from simulator.codegen.emit import ADDRESS_LIMIT
 from simulator.codegen.image import Image, register_bytes
 from simulator.codegen.library import shared_library
@@ -240,7 +241,8 @@ class NativeCluster:
         state.fraction_f16 = -1 if model is None else model.wide
         state.fraction_f8f6f4 = -1 if model is None else model.narrow
         state.scratch = ctypes.addressof(self._scratch)
-        functions = tensor_core(shared_library())
+        functions = engines(shared_library())
+        state.tma_load = functions[TMA_LOAD]
         state.mma_f16, state.mma_f8f6f4 = (functions[MMA[kind]] for kind in ("f16", "f8f6f4"))
 
     def _special_registers(self, cta: Cta) -> None:

@@ -56,15 +56,15 @@ class ClusterState(ctypes.Structure):
     hold what ``events`` and ``completed`` were when the last round began.
 
     With ``eager`` asynchronous work completes at once, and native code may do it: ``completed``
-    counts it, and the last fields what it was. The functions of MMAs are at the addresses ``mma_``;
-    they keep ``fraction_`` bits, or are not to be used if that is negative, and work in the room
-    ``scratch``.
+    counts it, and the last fields what it was. The functions of MMAs are at the addresses ``mma_``,
+    that of bulk loads at ``tma_load``. MMAs keep ``fraction_`` bits, or are Python's if that is
+    negative, and work in the room ``scratch``.
     """
 
     _fields_ = tuple((name, ctypes.c_int64) for name in (
         "events", "warps", "count", "cursor", "step", "advanced", "idle", "turn_blocks", "rounds",
         "barrier", "number", "sleep", "awake", "before_events", "before_completed",
-        "eager", "scratch", "fraction_f16", "fraction_f8f6f4", "mma_f16", "mma_f8f6f4",
+        "eager", "scratch", "fraction_f16", "fraction_f8f6f4", "mma_f16", "mma_f8f6f4", "tma_load",
         "completed", "mma", "mma_flop", "tma_loads", "tma_load_bytes",
     ))  # fmt: skip
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.codegen.accumulate import Fused, tensor_core
+from simulator.codegen.accumulate import Fused, engines
 from simulator.codegen.emit import OK, PYTHON
 from simulator.codegen.library import shared_library
 from simulator.codegen.native_state import address_of
@@ -100,7 +100,7 @@ class Machine:
         self.cluster.fraction_f16, self.cluster.fraction_f8f6f4 = model.wide, model.narrow
 
     def native(self, form: Form, starts: tuple[int, int]) -> int:
-        address = tensor_core(shared_library())[MMA[form.kind]]
+        address = engines(shared_library())[MMA[form.kind]]
         function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, *[ctypes.c_int64] * 6)(address)
         a, b = (ctypes.c_int64(form.descriptor(start)).value for start in starts)
         status: int = function(
