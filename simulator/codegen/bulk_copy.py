@@ -112,7 +112,7 @@ class _Load(WarpWriter):
     # 2. Where the box is and goes
 
     def _clip(self, coordinates: Value) -> None:
-        """How much of the box lies inside, rows always as a whole; where it begins and ends."""
+        """How much of the box lies inside, rows in whole chunks; where it begins and ends."""
         b = self.b
         self.inside = []
         self.start, self.stop = self.address, self.address
@@ -127,8 +127,9 @@ class _Load(WarpWriter):
             if d:
                 more = b.mul(b.sub(inside, _c(1)), self.strides[d])
                 self.stop = b.add(self.stop, more)
-        self.python_if(b.icmp_unsigned("<", self.inside[0], self.box[0]))
-        self.stop = b.add(self.stop, self.row_bytes)
+        self.inner_bytes = b.mul(self.inside[0], self.strides[0])
+        self.python_if(b.icmp_unsigned("!=", b.and_(self.inner_bytes, _c(_CHUNK - 1)), _c(0)))
+        self.stop = b.add(self.stop, self.inner_bytes)
 
     def _region(self) -> Value:
         b = self.b
@@ -181,7 +182,7 @@ class _Load(WarpWriter):
 
     def _require_written(self, row: dict[str, Any], valid: Value) -> None:
         b = self.b
-        with b.if_then(row["inside"]), self.loop(b.lshr(self.row_bytes, _c(4))) as chunk:
+        with b.if_then(row["inside"]), self.loop(b.lshr(self.inner_bytes, _c(4))) as chunk:
             at = b.add(b.add(valid, row["source"]), b.shl(chunk, _c(4)))
             flags = b.load(b.inttoptr(at, POINTER), typ=ir.IntType(128), align=1)
             whole = int.from_bytes(b"\1" * _CHUNK, "little")
@@ -200,7 +201,8 @@ class _Load(WarpWriter):
             dense = b.add(first, skipped)
             moved = b.shl(b.and_(b.lshr(dense, _c(7)), self.pattern), _c(4))
             place = b.xor(dense, moved)
-            source = b.select(row["inside"], b.add(row["source"], skipped), zeros)
+            inside = b.and_(row["inside"], b.icmp_unsigned("<", skipped, self.inner_bytes))
+            source = b.select(inside, b.add(row["source"], skipped), zeros)
             data = b.load(b.inttoptr(source, POINTER), typ=_TILE, align=1)
             b.store(data, b.inttoptr(b.add(shared, place), POINTER), align=1)
             b.store(splat(_TILE, 1), b.inttoptr(b.add(valid, place), POINTER), align=1)
