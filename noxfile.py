@@ -62,6 +62,12 @@ def conformance(session: nox.Session) -> None:
     session.run(*command, "conformance/suite", *session.posargs)
 
 
+@nox.session(name="false-alarms", venv_backend="none", requires=["environment"])
+def false_alarms(session: nox.Session) -> None:
+    """Count how often our oracles refuse right answers. After --: --draws, --resume."""
+    session.run("python", "-m", "tests.conformance.false_alarms", *session.posargs)
+
+
 @nox.session(venv_backend="none", requires=["environment"])
 def lint(session: nox.Session) -> None:
     """Check style (ruff), types of the host code (mypy) and who imports whom (import-linter)."""

@@ -5,19 +5,17 @@ and on structured data (`draws`).
 """
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 
 from conformance import faithful
 from conformance.compare import Comparison, compare
 from conformance.faithful import emulations
 from conformance.kernel import Algorithm
-from reference.inputs import Inputs
-from reference.problem import Dims, Problem
 from tests.conformance import draws
+from tests.conformance.drawn import Drawn
 from tests.conformance.emulation import Settings, emulate
 
 DTYPES = ("float8_e4m3fn", "bfloat16", "float16")
@@ -28,32 +26,6 @@ LAZY = replace(PLAIN, p_scale=4.0, rescale_threshold=6.0)
 LAZIEST = replace(PLAIN, rescale_threshold=8.0)
 SCALED = replace(PLAIN, p_scale=256.0, tile_n=64)
 ALGORITHMS = (PLAIN, LAZY, LAZIEST, SCALED)
-
-
-@dataclass(frozen=True)
-class Drawn:
-    query: Tensor  # [rows, 576] in the input's dtype
-    keys: Tensor  # [keys, 576]
-    scale: float
-    splits: int = 1
-
-    @property
-    def problem(self) -> Problem:
-        dtype = str(self.keys.dtype).removeprefix("torch.")
-        return Problem(Dims(len(self.query), 1), dtype, 2, (len(self.keys),), self.scale)
-
-    @property
-    def inputs(self) -> Inputs:
-        pages = -(-len(self.keys) // 2)
-        pool = torch.zeros(2 * pages, self.keys.shape[1], dtype=self.keys.dtype)
-        pool[: len(self.keys)] = self.keys
-        return Inputs(
-            query=self.query[None, None],
-            kv_cache=pool.view(pages, 2, -1),
-            block_tables=torch.arange(pages, dtype=torch.int32)[None],
-            seq_lens=torch.tensor([len(self.keys)], dtype=torch.int32),
-            causal_seqs=None,
-        )
 
 
 def judge(drawn: Drawn, declared: Algorithm, actual: Algorithm, seed: int = 0) -> Comparison:
