@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from reference.inputs import VALUES
 from reference.problem import DTYPES, TABLE_TAILS
+from reference.values import VALUES
 
 Levels = Mapping[str, tuple[Any, ...]]  # factor -> its values, the simplest first
 Row = dict[str, Any]  # factor -> one of its values
@@ -29,7 +29,8 @@ SHAPE_FACTORS = (
     "splits",
 )  # fmt: skip
 
-# A length is a number of keys or a place relative to the page; "queries" is seq_len_q.
+# A length is a number of keys or a place relative to the page; "queries" is seq_len_q; 129 and 132
+# are the first keys of a second tile, which with S tokens not every token sees.
 _DEFAULT: Levels = {
     "dtype": DTYPES,
     "heads_and_queries": ((1, 1), (16, 4), (128, 1), (64, 2), (40, 3)),
@@ -39,7 +40,10 @@ _DEFAULT: Levels = {
     "is_var_seq": (True, False),
     "enable_pdl": (False,),
     "splits": (1, 2, 3, 8),
-    "longest": ("queries", "page", "page - 1", "page + 1", 127, 128, 129, 255, 256, 257, 640, 700),
+    "longest": (
+        "queries", "queries - 1", "queries + 1", "page", "page - 1", "page + 1",
+        127, 128, 129, 132, 255, 256, 257, 640, 700,
+    ),
     "batch_size": (1, 2, 3, 4),
     "others": ("equal", "shortest", "mixed"),  # the lengths of the other requests
     "loose_max_seq_len": (False, True),
@@ -50,7 +54,7 @@ _DEFAULT: Levels = {
     "table_tail": TABLE_TAILS,
     "spare_pages": (0, 3),
     "poison": (False, True),
-}
+}  # fmt: skip
 _SMOKE: Levels = {
     **_DEFAULT,
     "heads_and_queries": ((16, 4), (128, 1), (64, 2)),

@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import Any
 
 from reference.dcp import owned_positions
-from reference.inputs import VALUES
 from reference.problem import DTYPES, LAYOUTS, PAGE_ORDERS, TABLE_TAILS, Dcp, Dims, Mask, Problem
+from reference.values import VALUES
 
 Row = Mapping[str, Any]
 

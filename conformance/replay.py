@@ -10,8 +10,8 @@ from pathlib import Path
 from conformance.judge import run_options
 from conformance.kernel import UsageError
 from conformance.properties import PROPERTY_NAMES
-from reference.inputs import VALUES
 from reference.problem import Problem, Recipe
+from reference.values import VALUES
 from reports.records import RECORDS_FILE, Case, RecordError, read_records
 
 CASES_FOLDER = Path("fuzz/cases")

@@ -187,10 +187,10 @@ def _edges(levels: Levels, row: Row, shortest: int) -> list[int]:
 
 def _keys(place: int | str, row: Row) -> int:
     """Return the number of keys that a value of the factor ``longest`` stands for."""
-    page = row["page_size"]
+    page, queries = row["page_size"], row["heads_and_queries"][1]
     places = {
-        "queries": row["heads_and_queries"][1], "page": page, "page - 1": page - 1,
-        "page + 1": page + 1,
+        "queries": queries, "queries - 1": queries - 1, "queries + 1": queries + 1,
+        "page": page, "page - 1": page - 1, "page + 1": page + 1,
     }  # fmt: skip
     return places[place] if isinstance(place, str) else place
 

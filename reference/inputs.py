@@ -1,29 +1,23 @@
 """The tensors of a problem, from (problem, recipe, seed): identical bits wherever they are made.
 
-- Each named tensor is drawn by itself: its bits are SHAKE-256 of the seed and its name. So nothing
-  depends on a generator's version, a device or a thread, and no tensor changes when another one
-  changes its size. A request's keys do not depend on the page size, the page order or the length of
-  any other request; a longer request continues a shorter one.
-- Normal deviates are looked up in a table of quantiles: `torch.randn` differs in the last bits
-  between vector instruction sets.
+- Each named tensor is drawn by itself (`reference.randomness`). So nothing depends on a generator's
+  version, a device or a thread, and no tensor changes when another one changes its size. Normal
+  keys of a request do not depend on the page size, the page order or the length of any other one; a
+  longer request continues a shorter one. What the values are is `reference.values`.
 - Numbers are made in float32 and rounded once, to nearest even, saturating at the largest finite
   value of the dtype.
 """
 
-import functools
-import hashlib
 import itertools
-import math
-import statistics
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from reference import masks, paging
 from reference.problem import INT32_MAX, Problem, Recipe
+from reference.randomness import random_bits, random_integers
+from reference.values import VALUES
 
 ROOM = 64  # elements between rows of a strided tensor: whole units of 16 bytes in each dtype
 TILE_KEYS = 128  # kernels read the block table in whole tiles of so many keys
@@ -85,6 +79,8 @@ def page_inputs(
     ends = itertools.accumulate(needed)
     owned = [order[end - count : end] for count, end in zip(needed, ends, strict=True)]
     spare = order[sum(needed) :]
+    if recipe.values == "shared_pages":
+        _share(problem, keys, owned)
 
     pool = _unseen(problem, recipe, seed, num_pages * page_size)
     for request, seq_len in enumerate(problem.seq_lens):
@@ -108,6 +104,18 @@ def page_inputs(
     )
 
 
+def _share(problem: Problem, keys: list[Tensor], owned: list[Tensor]) -> None:
+    """Make requests use one pool page for all their whole pages that hold the same visible keys."""
+    page_of: dict[bytes, Tensor] = {}
+    for request, pages in enumerate(owned):
+        seen = masks.visible_keys(problem, request).any(dim=0)
+        for logical in range(len(seen) // problem.page_size):
+            rows = slice(logical * problem.page_size, (logical + 1) * problem.page_size)
+            if bool(seen[rows].all()):
+                content = keys[request][rows].float().numpy().tobytes()
+                pages[logical] = page_of.setdefault(content, pages[logical].clone())
+
+
 def _laid_out(tensor: Tensor, layout: str, gap_dim: int | None = None) -> Tensor:
     """The same elements with the strides of ``layout``: between rows and, gapped, in gap_dim too.
 
@@ -126,61 +134,26 @@ def _laid_out(tensor: Tensor, layout: str, gap_dim: int | None = None) -> Tensor
     return view
 
 
-def random_bits(seed: int, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Integers of a dtype with random bits: SHAKE-256 (FIPS 202) of "seed/name", little-endian."""
-    count = math.prod(shape)
-    if count == 0:
-        return torch.empty(shape, dtype=dtype)
-    text = f"{seed}/{name}".encode()
-    digest = bytearray(hashlib.shake_256(text).digest(count * dtype.itemsize))
-    return torch.frombuffer(digest, dtype=dtype).reshape(shape)
-
-
-def random_integers(seed: int, name: str, shape: tuple[int, ...]) -> Tensor:
-    """Random int64 of all values; `% n` gives one in [0, n), evenly for any n in sight."""
-    return random_bits(seed, name, shape, torch.int64)
-
-
-def normal_deviates(seed: int, name: str, shape: tuple[int, ...]) -> Tensor:
-    """Independent N(0, 1) deviates, float32, each one of 65,536 quantiles; none past 4.4."""
-    return _normal_quantiles()[random_bits(seed, name, shape, torch.uint16).long()]
-
-
 def to_dtype(values: Tensor, dtype: str) -> Tensor:
-    """Values rounded to nearest even, saturating at the largest finite value; NaN stays NaN."""
+    """Values rounded to nearest even, the finite ones saturating at the largest finite value.
+
+    NaN stays NaN; an infinity stays one, or becomes NaN in e4m3, which has none.
+    """
     kind: torch.dtype = getattr(torch, dtype)
     limit = torch.finfo(kind).max
-    return values.clamp(-limit, limit).to(kind)
-
-
-def _normal(problem: Problem, recipe: Recipe, seed: int, request: int) -> tuple[Tensor, Tensor]:
-    """Query and keys of independent magnitude * N(0, 1)."""
-    dims = problem.dims
-    query_shape = (dims.seq_len_q, dims.num_heads, dims.qk_head_dim)
-    key_shape = (problem.seq_lens[request], dims.qk_head_dim)
-    query = normal_deviates(seed, f"query/{request}", query_shape)
-    keys = normal_deviates(seed, f"keys/{request}", key_shape)
-    return query * recipe.magnitude, keys * recipe.magnitude
-
-
-# A value generator: (problem, recipe, seed, request) -> query [seq_len_q, num_heads, qk_head_dim]
-# and keys [K_b, qk_head_dim] of that request, float32. Pure: the same arguments, the same bits.
-ValueGenerator = Callable[[Problem, Recipe, int, int], tuple[Tensor, Tensor]]
-VALUES: Mapping[str, ValueGenerator] = MappingProxyType({"normal": _normal})
-
-
-@functools.cache
-def _normal_quantiles() -> Tensor:
-    count = 2**16
-    inverse = statistics.NormalDist().inv_cdf
-    return torch.tensor([inverse((k + 0.5) / count) for k in range(count)], dtype=torch.float32)
+    infinite = torch.full_like(values, torch.nan) if dtype == "float8_e4m3fn" else values
+    return torch.where(values.isinf(), infinite, values.clamp(-limit, limit)).to(kind)
 
 
 def _unseen(problem: Problem, recipe: Recipe, seed: int, rows: int) -> Tensor:
-    """What slots hold that no query token may see: NaN, or large values of either sign."""
+    """What slots hold that no query token may see: large values of either sign, or poison.
+
+    Poison is NaN, and in a third of the rows each infinity, which e4m3 has not: there all is NaN.
+    """
     shape = (rows, problem.dims.qk_head_dim)
     if recipe.poison:
-        return torch.full(shape, torch.nan)
+        kinds = torch.tensor([torch.nan, torch.inf, -torch.inf])
+        return kinds[random_integers(seed, "poison", (rows, 1)) % 3].expand(shape).clone()
     bits = random_bits(seed, "unseen", shape, torch.uint16).int()
     sign = 1 - 2 * (bits & 1)
     magnitude = UNSEEN_LOW + (bits >> 1) % (UNSEEN_HIGH - UNSEEN_LOW + 1)

@@ -209,8 +209,8 @@ class Recipe:
         wide as the longest request's pages; tile: as wide as its whole 128-key tiles; both fill up
         with valid page ids. wild: as tile, filled up with ids outside the pool.
     spare_pages: pages of the pool that hold no request's keys.
-    poison: NaN in every slot that no query token may see. Without it such slots hold large finite
-        random values, so that a missing mask shows.
+    poison: NaN or infinity in every slot that no query token may see. Without it such slots hold
+        large finite random values, so that a missing mask shows.
     layout: strides of query, cache and block table. contiguous: none of them has room between rows.
         strided: all have. gapped: as strided, and the query has room between its tokens too, so
         that no stride leads from one token's heads to the next. 4-D: contiguous, and the cache is

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from reference import paging
 from reference.absorbed import UpProjections, absorb_query, decode_unabsorbed, expand_out
 from reference.decode import decode
-from reference.inputs import make_inputs, normal_deviates
+from reference.inputs import make_inputs
 from reference.problem import Dims, Mask, Problem, Recipe
+from reference.randomness import normal_deviates
 from tests.reference import tiny
 
 PROBLEM = Problem(
