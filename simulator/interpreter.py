@@ -17,6 +17,7 @@ import numpy as np
 from simulator.errors import Location, SimulationError, SimulatorBug, Trap
 from simulator.isa.table import BLOCKED, Kind
 from simulator.isa.values import BITS, DTYPES, STORAGE
+from simulator.machine.cluster import Cluster
 from simulator.machine.warp import Warp
 from simulator.program import (
     Block,
@@ -59,6 +60,11 @@ class Interpreter:
         self._writer = _Writer(program)
         self._full: list[_Run | None] = [None] * len(program.blocks)
         self._masked: list[_Run | None] = [None] * len(program.blocks)
+
+    def begin(self, cluster: Cluster) -> None:
+        """Give the warps of a cluster, in which nothing has run, their registers."""
+        for warp in cluster.warps:
+            warp.registers = cluster.launch.initial_registers.copy()
 
     def turn(self, warp: Warp, budget: int) -> None:
         """Run ``warp`` for at most ``budget`` blocks, until it waits or has exited.

@@ -56,6 +56,11 @@ class NativeExecutor(Interpreter):
         self._single: dict[tuple[int, int, bool], Callable[..., Any]] = {}
         self._cluster: NativeCluster | None = None
 
+    def begin(self, cluster: Cluster) -> None:
+        """Registers are native, unless the cluster is observed."""
+        if cluster.observer is not None:
+            super().begin(cluster)
+
     def rounds(self, live: list[Warp], *, idle: bool, budget: int, sleep: int) -> Round | None:
         """Rounds of a cluster's warps; see ``Interpreter.rounds``."""
         cluster = live[0].cta.cluster
@@ -104,7 +109,7 @@ class NativeExecutor(Interpreter):
     def _attached(self, cluster: Cluster) -> NativeCluster:
         """The native side of a cluster; that of a finished one is used again."""
         native = self._cluster
-        if native is None or native.cluster is not cluster:
+        if native is None or not native.holds(cluster):
             if native is None or not native.take(cluster):
                 native = NativeCluster(cluster, self._image, self.program.registers)
             self._cluster = native

@@ -178,12 +178,19 @@ class NativeCluster:
         ]
         self._bind(cluster)
 
+    def holds(self, cluster: Cluster) -> bool:
+        """Whether this is the native side of ``cluster``, as that is now."""
+        return self.cluster is cluster and self._number == cluster.number
+
     def take(self, cluster: Cluster) -> bool:
         """Become the native side of another cluster of the launch, if the present one has ended."""
         same = len(cluster.ctas) == len(self._ctas) and len(cluster.warps) == len(self._native)
         if not same or not all(native.state.done for native in self._native):
             return False
-        self._bind(cluster)
+        if cluster is self.cluster:
+            self._begin()
+        else:
+            self._bind(cluster)
         return True
 
     def _bind(self, cluster: Cluster) -> None:
@@ -192,26 +199,28 @@ class NativeCluster:
         if cluster.memory is not self._memory:
             self._memory = cluster.memory
             self._regions = _region_table(cluster.memory)
-        self._barrier = cluster.barrier
-        self.state.number = 0
-        self.state.barrier = ctypes.addressof(cluster.barrier)
         self.state.warps = ctypes.addressof(self._order)
         self._bind_tensor_core(cluster)
         for state, cta in zip(self._ctas, cluster.ctas, strict=True):
             self._bind_cta(state, cta)
-        self._known = 0
-        self.warps: dict[Warp, NativeWarp] = {}
-        natives = iter(self._native)
+        self.warps = dict(zip(cluster.warps, self._native, strict=True))
+        self._begin()
+
+    def _begin(self) -> None:
+        """Nothing of the cluster has run."""
+        cluster, self._known = self.cluster, 0
+        self._number, self._barrier = cluster.number, cluster.barrier
+        self.state.number, self.state.barrier = 0, ctypes.addressof(cluster.barrier)
         for state, cta in zip(self._ctas, cluster.ctas, strict=True):
+            state.mbarriers = state.tensor = 0
             self._special_registers(cta)
             for warp in cta.warps:
-                native = self.warps[warp] = next(natives)
-                native.take(warp, ctypes.addressof(state), self._specials)
+                self.warps[warp].take(warp, ctypes.addressof(state), self._specials)
         self.refresh()
 
     def _bind_cta(self, state: CtaState, cta: Cta) -> None:
         cluster, checks = self.cluster, self.cluster.launch.checks
-        state.rank, state.threads, state.warp_count = cta.rank, cta.threads, len(cta.warps)
+        state.rank, state.warp_count = cta.rank, len(cta.warps)
         state.ctas, state.cta_count = ctypes.addressof(self._ctas), len(self._ctas)
         state.shared, state.shared_valid = (
             address_of(cta.shared.bytes),
@@ -227,7 +236,7 @@ class NativeCluster:
             ctypes.addressof(self._regions),
             len(cluster.memory.regions),
         )
-        state.mbarriers = state.tensor = state.named_count = 0
+        state.named_count = 0
         ctypes.memset(
             ctypes.addressof(state) + CtaState.named.offset, 0, ctypes.sizeof(state.named)
         )
@@ -300,8 +309,7 @@ class NativeCluster:
         state.completed = self.cluster.asynchronous.completed
 
     def end_rounds(self, live: list[Warp]) -> Round:
-        """Tell Python what its scheduler looks at; after an idle round also what warps wait for."""
-        waiting = not self.state.advanced
+        """Tell Python what its scheduler looks at."""
         self.tell_python()
         for warp in live:
             state = self.warps[warp].state
@@ -310,11 +318,8 @@ class NativeCluster:
                 state.instructions,
                 state.polls,
             )
-            if waiting:
-                warp.block = state.block
-                self.warps[warp].tell_waiting(warp)
         before = (self.state.before_events, self.state.before_completed)
-        return Round(not waiting, before)
+        return Round(bool(self.state.advanced), before)
 
 
 def _region_table(memory: GlobalMemory) -> Any:

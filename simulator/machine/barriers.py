@@ -161,6 +161,10 @@ class NamedBarrier(ctypes.Structure):
         self.on_open = on_open
         self.observer = observer
 
+    def start(self) -> None:
+        """Forget all arrivals."""
+        self.arrived, self.awaiting, self.generation, self.everyone = 0, -1, 0, 0
+
     @property
     def awaited(self) -> int | None:
         """The number of threads awaited; None while no thread has arrived."""

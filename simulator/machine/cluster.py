@@ -70,7 +70,6 @@ class Cta:
         self.cluster = cluster
         self.program = launch.program
         self.rank = rank
-        self.index = index
         self.block = launch.block
         self.dynamic_shared_bytes = launch.dynamic_shared_bytes
         self.shared = SharedMemory(
@@ -78,16 +77,31 @@ class Cta:
             check_initialised=launch.checks.initialisation,
             dynamic_offset=launch.program.dynamic_shared_offset,
         )
-        self.tensor_memory = TensorMemory(checked=launch.checks.initialisation)
-        self.special: dict[tuple[str, str], Any] = {}
-        self.mbarriers = MbarrierTable(self.shared.size)
         self.named_barriers: dict[int, NamedBarrier] = {}
         threads = launch.block[0] * launch.block[1] * launch.block[2]
-        self.threads = threads
         self.warps = [
             Warp(self, rank, threads - LANES * rank, launch.initial_registers.copy())
             for rank in range(-(-threads // LANES))
         ]
+        self._begin(index)
+
+    def start(self, index: Dim3) -> None:
+        """Become the CTA at ``index``, in which nothing has run."""
+        self.shared.forget()
+        for barrier in self.named_barriers.values():
+            barrier.start()
+        for warp in self.warps:
+            warp.start()
+        self._begin(index)
+
+    def _begin(self, index: Dim3) -> None:
+        launch = self.cluster.launch
+        self.index = index
+        self.threads = launch.block[0] * launch.block[1] * launch.block[2]
+        self.tensor_memory = TensorMemory(checked=launch.checks.initialisation)
+        self.special: dict[tuple[str, str], Any] = {}
+        self.mbarriers = MbarrierTable(self.shared.size)
+        self.__dict__.pop("_vectors", None)
 
     def shared_address(self, offset: int) -> int:
         """The shared address of an offset in this CTA."""
@@ -136,7 +150,10 @@ class Cta:
 
 
 class Cluster:
-    """The CTAs that run together. ``events`` counts what may let a waiting warp go on."""
+    """The CTAs that run together. ``events`` counts what may let a waiting warp go on.
+
+    ``number`` counts how often the object has become another cluster of its launch.
+    """
 
     def __init__(
         self,
@@ -149,14 +166,29 @@ class Cluster:
         self.launch = launch
         self.memory = launch.memory
         self.parameters = launch.parameters
+        self.number = 0
         self._parameter_values: dict[tuple[int, str, int], Any] = {}
+        self._rng = rng
+        self.ctas = [Cta(self, rank, index) for rank, index in enumerate(indices)]
+        self._begin()
+        self._observe(observer)
+
+    def start(self, indices: list[Dim3]) -> None:
+        """Become the cluster of the CTAs ``indices``, in which nothing has run, without observer.
+
+        Making all these objects takes longer than running a short kernel.
+        """
+        self.number += 1
+        for cta, index in zip(self.ctas, indices, strict=True):
+            cta.start(index)
+        self._begin()
+
+    def _begin(self) -> None:
         self.events = 0
         self.counts: Counter[str] = Counter()
-        self.asynchronous = Asynchronous(launch.policy.completion, rng)
-        self.ctas = [Cta(self, rank, index) for rank, index in enumerate(indices)]
+        self.asynchronous = Asynchronous(self.launch.policy.completion, self._rng)
         threads = sum(c.threads for c in self.ctas)
-        self.barrier = ClusterBarrier(threads, self.note_event, observer)
-        self._observe(observer)
+        self.barrier = ClusterBarrier(threads, self.note_event, self.observer)
 
     @property
     def warps(self) -> list[Warp]:

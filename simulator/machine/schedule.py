@@ -52,8 +52,13 @@ def run_grid(
     validate(launch)
     rng = random.Random(launch.policy.seed)
     statistics = Statistics()
+    cluster = None
     for indices in _clusters(launch):
-        cluster = Cluster(launch, indices, rng, observe() if observe else None)
+        if cluster is None or observe is not None:
+            cluster = Cluster(launch, indices, rng, observe() if observe else None)
+        else:
+            cluster.start(indices)
+        interpreter.begin(cluster)
         left = instruction_limit - statistics.warp_instructions
         _Scheduler(cluster, interpreter, rng, left).run()
         statistics.warp_instructions += sum(w.instructions for w in cluster.warps)

@@ -36,6 +36,11 @@ class SharedMemory:
         self._dynamic_offset = dynamic_offset
         self.observer: Observer | None = None
 
+    def forget(self) -> None:
+        """From now on nothing has been written."""
+        self.bytes[:] = _POISON
+        self.valid[:] = 0
+
     def name(self, offset: int) -> str:
         """An offset in words: a byte of the dynamic shared memory, or what lies below it."""
         if offset < self._dynamic_offset:

@@ -58,8 +58,14 @@ class Warp:
         self.cta = cta
         self.rank = rank
         self.registers = registers
-        self.alive: Mask = np.arange(LANES) < threads
-        self.mask: Mask | None = None if threads >= LANES else self.alive.copy()
+        self._threads = threads
+        self._special: dict[tuple[str, str], Any] = {}
+        self.start()
+
+    def start(self) -> None:
+        """Begin at the first block, as if nothing had run; the registers stay."""
+        self.alive: Mask = np.arange(LANES) < self._threads
+        self.mask: Mask | None = None if self._threads >= LANES else self.alive.copy()
         self.block = 0
         self.reconverges = -1
         self.stack: list[tuple[int, int, Mask | None]] = []
@@ -75,7 +81,6 @@ class Warp:
         self.position = 0
         self.instructions = 0
         self.polls = 0
-        self._special: dict[tuple[str, str], Any] = {}
 
     # 1. Divergence
 
