@@ -80,7 +80,12 @@ def _tests(family: str, tests: Path) -> str:
 _TESTED_IN = {
     "memory": ("test_memory_instructions",),
     "control": ("test_divergence", "test_schedule"),
-    "tcgen05": ("test_tensor_core", "test_tensor_memory", "test_peer_kernels"),
+    "tcgen05": (
+        "test_packed_transfers",
+        "test_peer_kernels",
+        "test_tensor_core",
+        "test_tensor_memory",
+    ),
     "bulk_copy": ("test_bulk_copy", "test_cp_async", "test_native_bulk_copy"),
     "synchronisation": ("test_cluster_barrier", "test_native_synchronisation"),
 }

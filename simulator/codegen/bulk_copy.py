@@ -27,7 +27,7 @@ RANKS: Final = 5
 _CHUNK: Final = 16
 _LINE: Final = 128
 _SIZES: Final = {code: size for code, (_, size) in tensor_map._ELEMENTS.items()}
-_UNHANDLED_FLAGS: Final = ~tensor_map._KNOWN_FLAGS & 0xFFFFFFFF | 1 << 15 | 1 << 16
+_UNHANDLED_FLAGS: Final = ~tensor_map._KNOWN_FLAGS & 0xFFFFFFFF | 1 << 15 | 1 << 16 | 1 << 19
 _TILE = ints(8, _CHUNK)
 
 

@@ -259,7 +259,7 @@ def _load(
         ) -> None:
             box = _load_box(cluster, tensor, coordinates)
             for cta, offset, mbarrier in places:
-                chunks = tensor_map.shared_chunks(box.size, tensor.swizzle, offset)
+                chunks = tensor_map.shared_chunks(box.size, tensor.swizzle, offset, tensor.atom)
                 cta.shared.write_chunks(chunks, box)
                 cluster.mbarrier(mbarrier).complete_tx(tensor.box_bytes)
             cluster.counts["tma_load_bytes"] += tensor.box_bytes
@@ -338,15 +338,12 @@ for _choice in itertools.product(range(1, 6), (False, True), (False, True), (0, 
 # 5. Stores
 
 
-def _declare_store(dimensions: int) -> None:
-    @instruction(
-        f"cp.async.bulk.tensor.{dimensions}d.global.shared::cta<m>.bulk_group",
-        f"[b64 s32*{dimensions}] [b32]",
-        m=("", ".tile"),
-        section="9.7.9.25.5.2 cp.async.bulk.tensor",
-        kind=Kind.EFFECT,
-    )
-    def store(warp: Warp, mask: Mask | None, target: Any, source: Array) -> None:
+def _declare_store(dimensions: int, hint: bool) -> None:
+    """Enter one store; a cache hint has no effect."""
+
+    def store(
+        warp: Warp, mask: Mask | None, target: Any, source: Array, _policy: Array | None = None
+    ) -> None:
         """Copy a box from shared memory into a tensor; what leaves the tensor is dropped."""
         for lane in warp.lanes(mask).tolist():
             _store(
@@ -357,6 +354,15 @@ def _declare_store(dimensions: int) -> None:
                 int(source[lane]),
             )
 
+    instruction(
+        f"cp.async.bulk.tensor.{dimensions}d.global.shared::cta<m>.bulk_group"
+        f"{'.L2::cache_hint' if hint else ''}",
+        f"[b64 s32*{dimensions}] [b32]{' b64' if hint else ''}",
+        m=("", ".tile"),
+        section="9.7.9.25.5.2 cp.async.bulk.tensor",
+        kind=Kind.EFFECT,
+    )(store)
+
 
 def _store(warp: Warp, lane: int, address: int, coordinates: Coordinates, source: int) -> None:
     """Issue one store of a box."""
@@ -364,7 +370,8 @@ def _store(warp: Warp, lane: int, address: int, coordinates: Coordinates, source
     tensor, offset = _tensor_map(cluster, address), _own(cta, source)
 
     def copy() -> None:
-        chunks = tensor_map.shared_chunks(tensor.box_bytes, tensor.swizzle, offset)
+        size, span = tensor.box_bytes, tensor.swizzle
+        chunks = tensor_map.shared_chunks(size, span, offset, tensor.atom)
         _store_box(cluster, tensor, coordinates, cta.shared.read_chunks(chunks))
         cluster.counts["tma_store_bytes"] += tensor.box_bytes
 
@@ -372,5 +379,25 @@ def _store(warp: Warp, lane: int, address: int, coordinates: Coordinates, source
     cluster.asynchronous.submit(_engine(warp, _BULK_STORE), copy, site)
 
 
-for _dimensions in range(1, 6):
-    _declare_store(_dimensions)
+# 6. Prefetches
+
+
+def _declare_prefetch(dimensions: int, hint: bool) -> None:
+    """Enter one prefetch."""
+
+    def prefetch(warp: Warp, mask: Mask | None, source: Any, _policy: Array | None = None) -> None:
+        """Fill the L2 cache, which is not simulated: nothing to see."""
+
+    instruction(
+        f"cp.async.bulk.prefetch.tensor.{dimensions}d.L2.global<m>"
+        f"{'.L2::cache_hint' if hint else ''}",
+        f"[b64 s32*{dimensions}]{' b64' if hint else ''}",
+        m=("", ".tile"),
+        section="9.7.9.25.5.4 cp.async.bulk.prefetch.tensor",
+        kind=Kind.EFFECT,
+    )(prefetch)
+
+
+for _dimensions, _hint in itertools.product(range(1, 6), (False, True)):
+    _declare_store(_dimensions, _hint)
+    _declare_prefetch(_dimensions, _hint)

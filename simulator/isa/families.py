@@ -11,7 +11,9 @@ from simulator.isa import (
     float64,
     half,
     integer,
+    launch_control,
     logic,
+    matrix_fragments,
     memory,
     move,
     packed_conversion,
@@ -25,6 +27,7 @@ __all__ = ["FAMILIES", "TABLE"]
 
 FAMILIES = (
     approximation, bit_field, bulk_copy, comparison, control, conversion, float32, float64, half,
-    integer, logic, memory, move, packed_conversion, synchronisation, tcgen05, warp_level,
+    integer, launch_control, logic, matrix_fragments, memory, move, packed_conversion,
+    synchronisation, tcgen05, warp_level,
 )  # fmt: skip
 """The modules whose declarations fill ``TABLE``."""

@@ -19,6 +19,7 @@ Array = Any
 _GROUPS = ("1", "2")
 _POWERS = ("1", "2", "4", "8", "16", "32", "64", "128")
 _SPACES = (".shared::cta", "")
+_LOW_HALF, _SIXTEEN = np.uint32(0xFFFF), np.uint32(16)
 
 
 def _engine(cta: Cta) -> str:
@@ -92,6 +93,30 @@ def _declare_transfers(shape: str, count: int, registers: int) -> None:
         memory = warp.cta.tensor_memory
         memory.store(shape, count, _address(address), np.stack(values), warp=warp.rank)
 
+
+def _declare_packed_transfers(count: int) -> None:
+    """Registers that hold the low halves of two columns each."""
+    vector = f"(b32*{count})"
+
+    @_transfer(f"tcgen05.ld.sync.aligned.32x32b.x{count}.pack::16b.b32", f"{vector} = [b32]")
+    def load(warp: Warp, mask: Mask | None, address: Array) -> Array:
+        """The low halves of pairs of columns, the first of each pair in the low half."""
+        memory = warp.cta.tensor_memory
+        words = memory.load("32x32b", 2 * count, _address(address), warp=warp.rank)
+        packed = (words[0::2] & _LOW_HALF) | words[1::2] << _SIXTEEN
+        return packed[0] if count == 1 else packed
+
+    @_transfer(f"tcgen05.st.sync.aligned.32x32b.x{count}.unpack::16b.b32", f"[b32] {vector}")
+    def store(warp: Warp, mask: Mask | None, address: Array, values: tuple[Array, ...]) -> None:
+        """Halves into columns of their own."""
+        packed = np.stack(values)
+        words = np.stack([packed & _LOW_HALF, packed >> _SIXTEEN], axis=1).reshape(2 * count, -1)
+        memory = warp.cta.tensor_memory
+        memory.store("32x32b", 2 * count, _address(address), words, warp=warp.rank)
+
+
+for _power in range(7):
+    _declare_packed_transfers(1 << _power)
 
 for _shape, _per_repeat in (("32x32b", 1), ("16x64b", 1), ("16x128b", 2), ("16x256b", 4)):
     for _power in range(8):
@@ -205,7 +230,7 @@ def _declare_weight_stationary_mma(kind: tensor_core.Kind) -> None:
     )(multiply)
 
 
-_KINDS: tuple[tensor_core.Kind, ...] = ("f16", "f8f6f4")
+_KINDS: tuple[tensor_core.Kind, ...] = ("f16", "tf32", "f8f6f4", "i8")
 
 for _kind in _KINDS:
     _declare_weight_stationary_mma(_kind)

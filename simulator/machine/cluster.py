@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -153,6 +153,7 @@ class Cluster:
     """The CTAs that run together. ``events`` counts what may let a waiting warp go on.
 
     ``number`` counts how often the object has become another cluster of its launch.
+    ``waiting`` holds the CTA indices of the clusters of the grid that have not begun.
     """
 
     def __init__(
@@ -161,8 +162,10 @@ class Cluster:
         indices: list[Dim3],
         rng: random.Random,
         observer: Observer | None = None,
+        waiting: deque[list[Dim3]] | None = None,
     ) -> None:
         self.observer = observer
+        self.waiting = deque() if waiting is None else waiting
         self.launch = launch
         self.memory = launch.memory
         self.parameters = launch.parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -44,7 +44,7 @@ def run_grid(
     instruction_limit: int,
     observe: Callable[[], Observer] | None = None,
 ) -> Statistics:
-    """Run every cluster of a launch, one after another.
+    """Run every cluster of a launch, one after another, but for those that another takes over.
 
     Raises what the program's errors are; ``Trap`` when ``instruction_limit`` warp-instructions are
     not enough, so that an endless loop ends. ``observe`` makes an observer for each cluster.
@@ -53,9 +53,11 @@ def run_grid(
     rng = random.Random(launch.policy.seed)
     statistics = Statistics()
     cluster = None
-    for indices in _clusters(launch):
+    waiting = deque(_clusters(launch))
+    while waiting:
+        indices = waiting.popleft()
         if cluster is None or observe is not None:
-            cluster = Cluster(launch, indices, rng, observe() if observe else None)
+            cluster = Cluster(launch, indices, rng, observe() if observe else None, waiting)
         else:
             cluster.start(indices)
         interpreter.begin(cluster)

@@ -11,17 +11,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import Trap, Unsupported
 from simulator.machine.tensor_map import swizzle
-from simulator.numerics.formats import BF16, E4M3, E5M2, F16, Format
+from simulator.numerics.formats import BF16, E4M3, E5M2, F16, TF32, Format
 
 Index = NDArray[np.int64]
-Kind = Literal["f16", "f8f6f4"]
+Kind = Literal["f16", "tf32", "f8f6f4", "i8"]
+
+Accumulator = Literal["f32", "f16", "s32"]
+
+
+@dataclass(frozen=True)
+class Integer:
+    """An operand format of whole numbers."""
+
+    name: str
+    storage_bits: int
+    is_signed: bool
+
+
+U8, S8 = Integer("u8", 8, is_signed=False), Integer("s8", 8, is_signed=True)
+OperandFormat = Format | Integer
 
 K_BYTES = 32
 """Bytes of K that one instruction consumes, for every dense kind."""
@@ -29,14 +44,19 @@ K_BYTES = 32
 _CHUNK = 16
 _PATTERN = 1024
 _ROWS_PER_GROUP = 8
-_SWIZZLES = {2: 128, 4: 64}
-_REFUSED_SWIZZLES = {0: "none", 1: "128B with 32B atoms", 6: "32B"}
-_FORMATS: dict[str, dict[int, Format]] = {
+_SWIZZLES = {0: (0, 16), 1: (128, 32), 2: (128, 16), 4: (64, 16), 6: (32, 16)}
+"""Span and atom in bytes, by code."""
+_FORMATS: dict[str, dict[int, OperandFormat]] = {
     "f16": {0: F16, 1: BF16},
+    "tf32": {2: TF32},
     "f8f6f4": {0: E4M3, 1: E5M2},
+    "i8": {0: U8, 1: S8},
 }
 _REFUSED_FORMATS = {3: "e2m3", 4: "e3m2", 5: "e2m1"}
-_F32_ACCUMULATOR = 1
+_ACCUMULATORS: dict[str, dict[int, Accumulator]] = {
+    "f16": {0: "f16", 1: "f32"}, "tf32": {1: "f32"},
+    "f8f6f4": {0: "f16", 1: "f32"}, "i8": {2: "s32"},
+}  # fmt: skip
 _FULL_N = 256
 
 
@@ -45,13 +65,17 @@ class SharedDescriptor:
     """Where an operand lies in shared memory; all in bytes.
 
     ``leading`` separates swizzle spans along MN of an MN-major operand (a K-major one ignores it);
-    ``stride`` separates groups of eight rows (K-major) or of eight k (MN-major).
+    ``stride`` separates groups of eight rows (K-major) or of eight k (MN-major; four where the
+    ``atom`` of the swizzle has 32 bytes). Without swizzle ``leading`` separates chunks along k and
+    ``stride`` groups of eight rows (K-major), or the first groups of eight k and the second chunks
+    along MN (MN-major).
     """
 
     start: int
     leading: int
     stride: int
     swizzle: int
+    atom: int = 16
 
     @staticmethod
     @cache
@@ -70,37 +94,42 @@ class SharedDescriptor:
             raise Unsupported("shared memory descriptor: absolute leading dimension addresses")
         code = value >> 61
         if code not in _SWIZZLES:
-            name = _REFUSED_SWIZZLES.get(code, "invalid")
-            raise Unsupported(f"shared memory descriptor: swizzle mode {code} ({name})")
+            raise Unsupported(f"shared memory descriptor: swizzle mode {code} (invalid)")
         start, leading, stride = ((value >> at & 0x3FFF) << 4 for at in (0, 16, 32))
-        return SharedDescriptor(start, leading, stride, _SWIZZLES[code])
+        return SharedDescriptor(start, leading, stride, *_SWIZZLES[code])
 
 
 @dataclass(frozen=True)
 class InstructionDescriptor:
-    """Shapes and formats of an MMA with a float32 accumulator; ``m`` and ``n`` of the whole MMA."""
+    """Shapes and formats of an MMA; ``m`` and ``n`` of the whole MMA."""
 
     m: int
     n: int
-    a: Format
-    b: Format
+    a: OperandFormat
+    b: OperandFormat
     negate_a: bool
     negate_b: bool
     mn_major_a: bool
     mn_major_b: bool
+    accumulator: Accumulator = "f32"
+    saturates: bool = False
 
     @staticmethod
     @cache
     def decode(value: int, kind: Kind) -> InstructionDescriptor:
         """The descriptor in a 32-bit register; Unsupported, naming the field, if unverified."""
         for mask, name in (
-            (0x7, "sparsity"), (1 << 3, "integer saturation"), (0x3 << 30, "maximum shift"),
+            (0x7, "sparsity"), (0x3 << 30, "maximum shift"),
             (1 << 6 | 1 << 23 | 1 << 29, "reserved bits"),
         ):  # fmt: skip
             if value & mask:
                 raise Unsupported(f"instruction descriptor {value:#010x}: {name}")
-        if value >> 4 & 3 != _F32_ACCUMULATOR:
-            raise Unsupported(f"instruction descriptor: accumulator type {value >> 4 & 3}, not f32")
+        if value >> 3 & 1 and kind != "i8":
+            raise Unsupported(f"instruction descriptor {value:#010x}: saturation of .kind::{kind}")
+        if value >> 4 & 3 not in _ACCUMULATORS.get(kind, ()):
+            raise Unsupported(
+                f"instruction descriptor: accumulator type {value >> 4 & 3} of .kind::{kind}"
+            )
         return InstructionDescriptor(
             m=(value >> 24 & 0x1F) << 4,
             n=(value >> 17 & 0x3F) << 3,
@@ -110,10 +139,12 @@ class InstructionDescriptor:
             negate_b=bool(value >> 14 & 1),
             mn_major_a=bool(value >> 15 & 1),
             mn_major_b=bool(value >> 16 & 1),
+            accumulator=_ACCUMULATORS[kind][value >> 4 & 3],
+            saturates=bool(value >> 3 & 1),
         )
 
 
-def _operand_format(kind: str, code: int, operand: str) -> Format:
+def _operand_format(kind: str, code: int, operand: str) -> OperandFormat:
     if kind not in _FORMATS:
         raise Unsupported(f"tcgen05.mma: .kind::{kind}")
     if code not in _FORMATS[kind]:
@@ -133,7 +164,9 @@ def operand_chunks(
     each chunk runs along the major dimension.
     """
     phase = descriptor.start % _PATTERN
-    layout = (descriptor.leading, descriptor.stride, descriptor.swizzle)
+    layout = _Layout(descriptor.leading, descriptor.stride, descriptor.swizzle, descriptor.atom)
+    if descriptor.atom != _CHUNK and not mn_major:
+        raise Unsupported("tcgen05.mma: K-major operand with swizzle atoms of 32 bytes")
     if mn_major:
         relative = _mn_major_chunks(phase, layout, rows * element_bytes, K_BYTES // element_bytes)
     else:
@@ -141,23 +174,40 @@ def operand_chunks(
     return relative + (descriptor.start - phase) // _CHUNK
 
 
+class _Layout(NamedTuple):
+    """What of a descriptor says where chunks lie relative to the first."""
+
+    leading: int
+    stride: int
+    span: int
+    atom: int
+
+
 @cache
-def _k_major_chunks(phase: int, layout: tuple[int, int, int], rows: int) -> Index:
-    _, stride, span = layout
+def _k_major_chunks(phase: int, layout: _Layout, rows: int) -> Index:
     row, byte = np.ogrid[:rows, 0:K_BYTES:_CHUNK]
-    dense = row % _ROWS_PER_GROUP * span + row // _ROWS_PER_GROUP * stride + byte
-    return swizzle(phase + dense, span) // _CHUNK
+    if layout.span:
+        dense = row % _ROWS_PER_GROUP * layout.span + byte
+    else:
+        dense = row % _ROWS_PER_GROUP * _CHUNK + byte // _CHUNK * layout.leading
+    dense = dense + row // _ROWS_PER_GROUP * layout.stride
+    return swizzle(phase + dense, layout.span) // _CHUNK
 
 
 @cache
-def _mn_major_chunks(phase: int, layout: tuple[int, int, int], width: int, depth: int) -> Index:
-    leading, stride, span = layout
+def _mn_major_chunks(phase: int, layout: _Layout, width: int, depth: int) -> Index:
+    leading, stride, span, atom = layout
+    group = _ROWS_PER_GROUP
     if width % _CHUNK:
         raise Unsupported(f"tcgen05.mma: MN-major operand of {width} bytes, not a multiple of 16")
     k, byte = np.ogrid[:depth, 0:width:_CHUNK]
+    if not span:
+        span, leading, stride = _CHUNK, stride, leading
+    if atom != _CHUNK:
+        group = span // atom
     dense = byte % span + byte // span * leading
-    dense = dense + k % _ROWS_PER_GROUP * span + k // _ROWS_PER_GROUP * stride
-    return swizzle(phase + dense, span) // _CHUNK
+    dense = dense + k % group * span + k // group * stride
+    return swizzle(phase + dense, layout.span, atom) // _CHUNK
 
 
 @dataclass(frozen=True)

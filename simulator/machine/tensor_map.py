@@ -34,9 +34,14 @@ _ELEMENTS = {
 }  # fmt: skip
 _UNVERIFIED_ELEMENTS = {8: "f32.ftz"}
 # Bits of the flag word whose meaning is known: encoder mark 1, rank 4-6, element 7-10, swizzle
-# 13-14, NaN fill 15, tf32 16, L2 promotion 17-18 (no effect on values), large tensor 21 (likewise).
-_KNOWN_FLAGS = 1 << 1 | 0x7 << 4 | 0xF << 7 | 0x3 << 13 | 1 << 15 | 1 << 16 | 0x3 << 17 | 1 << 21
+# 13-14, NaN fill 15, tf32 16, L2 promotion 17-18 (no effect on values), swizzle atoms of 32 bytes
+# 19, large tensor 21 (no effect either).
+_KNOWN_FLAGS = (
+    1 << 1 | 0x7 << 4 | 0xF << 7 | 0x3 << 13 | 1 << 15 | 1 << 16 | 0x3 << 17 | 1 << 19 | 1 << 21
+)
 _SWIZZLE_BYTES = (0, 32, 64, 128)
+_F32, _SPAN_128 = 7, 3
+_BELOW_TF32 = np.uint32(0x1FFF)
 _CHUNK = 16
 _LINE = 128
 
@@ -69,7 +74,7 @@ class TensorMap:
     """A tiled tensor in global memory and the box that one instruction moves.
 
     ``dims`` and ``box`` count elements, ``strides`` bytes, innermost dimension first; ``swizzle``
-    is the span in bytes, 0 for none.
+    is the span in bytes, 0 for none, and ``atom`` the bytes that it keeps together.
     """
 
     address: int
@@ -79,6 +84,7 @@ class TensorMap:
     strides: tuple[int, ...]
     box: tuple[int, ...]
     swizzle: int
+    atom: int = 16
 
     @property
     def rank(self) -> int:
@@ -100,7 +106,7 @@ def decode(raw: bytes) -> TensorMap:
     """The tensor map held in the first 64 bytes of ``raw``.
 
     Raises Unsupported, naming the field, for what no sample has verified: im2col and interleaved
-    layouts (any unknown flag), NaN fill, tf32 and f32.ftz elements, element strides. Raises Trap
+    layouts (any unknown flag), NaN fill, f32.ftz elements, element strides. Raises Trap
     for a swizzled box whose rows are longer than the swizzle span.
     """
     return _decode(bytes(raw[:MEANINGFUL_BYTES]))
@@ -113,6 +119,8 @@ def _decode(raw: bytes) -> TensorMap:
     _refuse_unknown(flags, element_strides=int.from_bytes(raw[52:55], "little"))
     rank = (flags >> 4 & 7) + 1
     element, element_bytes = _element(flags >> 7 & 15)
+    if flags >> 16 & 1:
+        element = "tf32"
     low = struct.unpack_from("<4I", raw, 12)
     outer = tuple((low[i] | (high >> 4 * i & 15) << 32) * 16 for i in range(rank - 1))
     tensor_map = TensorMap(
@@ -123,6 +131,7 @@ def _decode(raw: bytes) -> TensorMap:
         strides=(element_bytes, *outer),
         box=tuple(x + 1 for x in raw[55 : 55 + rank]),
         swizzle=_SWIZZLE_BYTES[flags >> 13 & 3],
+        atom=32 if flags >> 19 & 1 else _CHUNK,
     )
     if tensor_map.swizzle and tensor_map.row_bytes > tensor_map.swizzle:
         raise Trap(
@@ -139,8 +148,10 @@ def _refuse_unknown(flags: int, element_strides: int) -> None:
         raise Unsupported(f"tensor map: rank {(flags >> 4 & 7) + 1} exceeds 5")
     if flags >> 15 & 1:
         raise Unsupported("tensor map: out-of-bounds fill with NaN")
-    if flags >> 16 & 1:
-        raise Unsupported("tensor map: tf32 elements")
+    if flags >> 16 & 1 and flags >> 7 & 15 != _F32:
+        raise Unsupported(f"tensor map: tf32 and element type {flags >> 7 & 15}")
+    if flags >> 19 & 1 and flags >> 13 & 3 != _SPAN_128:
+        raise Unsupported(f"tensor map: atoms of 32 bytes and swizzle code {flags >> 13 & 3}")
     if element_strides:
         raise Unsupported(f"tensor map: element strides other than 1 (field {element_strides:#x})")
 
@@ -209,11 +220,19 @@ def load_box(
     """
     clip = _clip(tensor_map, coords)
     window = _window(tensor_map, coords, clip, memory=memory, memory_address=memory_address)
+    if tensor_map.element == "tf32":
+        _require_tf32(window)
     if window.nbytes == tensor_map.box_bytes:
         return window.reshape(-1)
     box = np.zeros((*tensor_map.box[::-1], tensor_map.element_bytes), np.uint8)
     box[clip] = window
     return box.reshape(-1)
+
+
+def _require_tf32(window: Bytes) -> None:
+    """Refuse numbers that are no tf32: how the copy rounds them is not published."""
+    if (np.ascontiguousarray(window).view(np.uint32) & _BELOW_TF32).any():
+        raise Unsupported("tensor map: a tf32 element with bits below those of tf32")
 
 
 def store_box(
@@ -259,12 +278,16 @@ def _window(
     )
 
 
-def swizzle(addresses: NDArray[Any], span: int) -> NDArray[Any]:
+def swizzle(addresses: NDArray[Any], span: int, atom: int = _CHUNK) -> NDArray[Any]:
     """Where the bytes of the dense box addresses ``addresses`` lie in shared memory.
 
     ``span`` is 0 (none), 32, 64 or 128 bytes: bits 4 to 6 are xor-ed with as many of the bits 7
-    to 9 as the span has chunks, on the absolute shared address.
+    to 9 as the span has chunks, on the absolute shared address. With an ``atom`` of 32 bytes, which
+    only a span of 128 can have, bits 5 and 6 are xor-ed with bits 7 and 8.
     """
+    if atom != _CHUNK:
+        wide: NDArray[Any] = addresses ^ ((addresses >> 7 & span // atom - 1) << 5)
+        return wide
     placed: NDArray[Any] = addresses ^ ((addresses >> 7 & swizzle_mask(span)) << 4)
     return placed
 
@@ -274,7 +297,7 @@ def swizzle_mask(span: int) -> int:
     return max(span // _CHUNK - 1, 0)
 
 
-def shared_chunks(box_bytes: int, span: int, offset: int) -> Index:
+def shared_chunks(box_bytes: int, span: int, offset: int, atom: int = _CHUNK) -> Index:
     """Index, in 16-byte chunks of shared memory, of each chunk of a box stored at ``offset``.
 
     Raises Trap unless ``offset`` is a multiple of 128, as the PTX ISA demands, and the box a
@@ -286,13 +309,13 @@ def shared_chunks(box_bytes: int, span: int, offset: int) -> Index:
         raise Trap(f"tensor copy: box of {box_bytes} bytes is not a multiple of {_CHUNK} bytes")
     # The pattern repeats every eight lines, so only the position within them matters.
     phase = offset % (8 * _LINE)
-    return _chunks_from_phase(box_bytes, span, phase) + (offset - phase) // _CHUNK
+    return _chunks_from_phase(box_bytes, span, phase, atom) + (offset - phase) // _CHUNK
 
 
 @cache
-def _chunks_from_phase(box_bytes: int, span: int, phase: int) -> Index:
+def _chunks_from_phase(box_bytes: int, span: int, phase: int, atom: int) -> Index:
     dense = np.arange(phase, phase + box_bytes, _CHUNK, dtype=np.int64)
-    return swizzle(dense, span) // _CHUNK
+    return swizzle(dense, span, atom) // _CHUNK
 
 
 def write_shared(shared: Bytes, offset: int, box: Bytes, span: int) -> None:

@@ -335,9 +335,9 @@ def test_shared_cta_is_the_memory_of_the_own_cta():
 # 4. Bulk tensor stores
 
 
-def store_box(corner: tuple[int, ...], words: int, *, wait: str) -> str:
+def store_box(corner: tuple[int, ...], words: int, *, wait: str, hint: bool = False) -> str:
     """The warp fills ``words`` words of shared memory from ``x``; lane 0 stores them as a box."""
-    coordinates = ", ".join(map(str, corner))
+    coordinates, suffix = ", ".join(map(str, corner)), ".L2::cache_hint" if hint else ""
     return f"""
         mov.u32 %r1, smem; mov.u32 %r2, %lane; ld.param.u64 %rd2, [x];
         FILL: setp.ge.u32 %p1, %r2, {words}; @%p1 bra FILLED;
@@ -346,8 +346,8 @@ def store_box(corner: tuple[int, ...], words: int, *, wait: str) -> str:
         add.u32 %r2, %r2, 32; bra FILL;
         FILLED: bar.warp.sync -1; setp.ne.u32 %p2, %lane, 0; @%p2 bra DONE;
         mov.b64 %rd1, map;
-        cp.async.bulk.tensor.{len(corner)}d.global.shared::cta.tile.bulk_group
-        [%rd1, {{{coordinates}}}], [%r1];
+        cp.async.bulk.tensor.{len(corner)}d.global.shared::cta.tile.bulk_group{suffix}
+        [%rd1, {{{coordinates}}}], [%r1]{", %rd2" if hint else ""};
         cp.async.bulk.commit_group; {wait}
         DONE: bar.sync 0;
     """
@@ -358,7 +358,7 @@ def store_box(corner: tuple[int, ...], words: int, *, wait: str) -> str:
     [*((*case, 0) for case in CASES), (*CASES[0], 32), (*CASES[2], 32), (*CASES[6], 32)],
 )
 def test_bulk_tensor_store(shape, dtype, box, corner, span):
-    """What leaves the tensor is dropped, what the box does not cover stays."""
+    """What leaves the tensor is dropped, what the box does not cover stays; a hint says nothing."""
     target = random(shape, dtype)
     data = random((int(np.prod(box)),), dtype)[::-1].copy().reshape(box[::-1])
     expected = target.copy()
@@ -369,7 +369,7 @@ def test_bulk_tensor_store(shape, dtype, box, corner, span):
     filled = data.nbytes + -data.nbytes % 128 if span else data.nbytes
     placed = swizzled(data.tobytes() + bytes(filled - data.nbytes), span)
     run(
-        store_box(corner, filled // 4, wait="cp.async.bulk.wait_group 0;"),
+        store_box(corner, filled // 4, wait="cp.async.bulk.wait_group 0;", hint=bool(span)),
         {"map": tensor_map(target, box, span), "x": placed, "y": target},
         shared_bytes=filled,
     )

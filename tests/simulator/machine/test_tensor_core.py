@@ -12,15 +12,17 @@ from simulator.machine.shared_memory import SharedMemory
 from simulator.machine.tensor_core import InstructionDescriptor, SharedDescriptor
 from simulator.machine.tensor_memory import TensorMemory
 from simulator.numerics.accumulate import b200, ideal
-from simulator.numerics.formats import BF16, E4M3, E5M2, F16, decode
+from simulator.numerics.formats import BF16, E4M3, E5M2, F16, TF32, decode
 
 SHARED_BYTES = 1 << 17
-LAYOUT_CODES = {128: 2, 64: 4}
-FORMAT_CODES = {E4M3: 0, E5M2: 1, F16: 0, BF16: 1}
+LAYOUT_CODES = {0: 0, 128: 2, 64: 4, 32: 6}
+FORMAT_CODES = {E4M3: 0, E5M2: 1, F16: 0, BF16: 1, TF32: 2}
+KINDS = {8: "f8f6f4", 16: "f16", 32: "tf32"}
 
 
-def descriptor_bits(start, leading=0, stride=0, span=128):
-    return start >> 4 | leading >> 4 << 16 | stride >> 4 << 32 | 1 << 46 | LAYOUT_CODES[span] << 61
+def descriptor_bits(start, leading=0, stride=0, span=128, atom=16):
+    code = 1 if atom == 32 else LAYOUT_CODES[span]
+    return start >> 4 | leading >> 4 << 16 | stride >> 4 << 32 | 1 << 46 | code << 61
 
 
 def instruction_bits(m, n, fmt, fmt_b=None, *, major_a=0, major_b=0, negate_a=0, negate_b=0):
@@ -29,15 +31,20 @@ def instruction_bits(m, n, fmt, fmt_b=None, *, major_a=0, major_b=0, negate_a=0,
     return 1 << 4 | formats | flags | n >> 3 << 17 | m >> 4 << 24
 
 
-def swizzled(address, span):
+def swizzled(address, span, atom=16):
     """One byte address after the swizzle: the chunk number in its line, xor the line number."""
+    if span == 0:
+        return address
+    if atom == 32:
+        line, pair, byte = address // 128, address // 32 % 4, address % 32
+        return line * 128 + (pair ^ line % 4) * 32 + byte
     line, chunk, byte = address // 128, address // 16 % 8, address % 16
     return line * 128 + (chunk ^ (line % (span // 16))) * 16 + byte
 
 
-def write_element(shared, address, code, size, span):
+def write_element(shared, address, code, size, span, atom):
     for byte in range(size):
-        shared[swizzled(address + byte, span)] = int(code) >> (8 * byte) & 0xFF
+        shared[swizzled(address + byte, span, atom)] = int(code) >> (8 * byte) & 0xFF
 
 
 class Operand:
@@ -45,40 +52,52 @@ class Operand:
 
     K-major: tiles of eight rows by one span of k; tiles lie row group after row group, then k.
     MN-major: tiles of one span of rows by eight k; tiles lie k group after k group, then rows.
+    Without swizzle a span has 16 bytes, and the strides of MN-major tiles change their names.
+    Swizzle atoms of 32 bytes come in tiles of four k.
     """
 
-    def __init__(self, rng, shared, start, rows, steps, *, fmt, span=128, mn_major=False):
+    def __init__(self, rng, shared, start, rows, steps, *, fmt, span=128, mn_major=False, atom=16):
         size = fmt.storage_bits // 8
         depth = steps * 32 // size
         self.codes = random_codes(rng, fmt, (rows, depth))
         self.values = decode(self.codes, fmt).astype(np.float64)
         self.start, self.span, self.mn_major, self.steps = start, span, mn_major, steps
-        tile, per_span = 8 * span, span // size
+        self.atom, group, span = atom, 4 if atom == 32 else 8, span or 16
+        tile, per_span = group * span, span // size
+        self.k_step, self.row_step = tile, tile * (depth // group)
         if mn_major:
-            self.stride, self.leading = tile, tile * (depth // 8)
+            self.stride, self.leading = self.k_step, self.row_step
+            if not self.span:
+                self.stride, self.leading = self.leading, self.stride
         else:
-            self.stride, self.leading = tile, 0
+            self.stride, self.leading = tile, 0 if self.span else tile * (rows // 8)
+        self.group = group
         for (row, k), code in np.ndenumerate(self.codes):
             if mn_major:
-                place = row // per_span * self.leading + k // 8 * self.stride
-                place += k % 8 * span + row % per_span * size
+                place = row // per_span * self.row_step + k // group * self.k_step
+                place += k % group * span + row % per_span * size
             else:
                 place = k // per_span * tile * (rows // 8) + row // 8 * self.stride
                 place += row % 8 * span + k % per_span * size
-            write_element(shared, start + place, code, size, span)
+            write_element(shared, start + place, code, size, self.span, atom)
         self.rows, self.size = rows, size
 
     def descriptor(self, step):
         if self.mn_major:
-            start = self.start + step * (32 // self.size // 8) * self.stride
+            start = self.start + step * (32 // self.size // self.group) * self.k_step
         else:
-            spans, within = divmod(step * 32, self.span)
-            start = self.start + spans * 8 * self.span * (self.rows // 8) + within
-        bits = descriptor_bits(start, self.leading, self.stride, self.span)
+            span = self.span or 16
+            spans, within = divmod(step * 32, span)
+            start = self.start + spans * 8 * span * (self.rows // 8) + within
+        bits = descriptor_bits(start, self.leading, self.stride, self.span, self.atom)
         return SharedDescriptor.decode(bits)
 
 
 def random_codes(rng, fmt, shape):
+    if fmt is TF32:  # what lies below a tf32 in its word must not count
+        noise = rng.integers(0, 1 << 13, shape, np.uint32)
+        values = rng.standard_normal(shape).astype(np.float32)
+        return values.view(np.uint32) & np.uint32(0xFFFFE000) | noise
     codes = rng.integers(0, 1 << fmt.storage_bits, shape)
     if fmt.storage_bits == 16:
         values = rng.standard_normal(shape).astype(np.float32)
@@ -116,6 +135,13 @@ FORMS = [
     (1, False, 64, 128, BF16, 128, True, True),
     (1, False, 128, 16, E5M2, 128, False, False),
     (1, False, 128, 64, BF16, 64, False, True),
+    (1, False, 128, 32, F16, 32, False, True),
+    (2, False, 256, 64, E4M3, 32, True, False),
+    (1, False, 64, 32, BF16, 0, False, False),
+    (1, False, 128, 32, E4M3, 0, True, True),
+    (1, False, 128, 32, TF32, 128, False, False),
+    (2, False, 256, 32, TF32, 64, False, False),
+    (1, False, 64, 64, TF32, (128, 32), True, True),
 ]
 STEPS = 5
 
@@ -129,6 +155,7 @@ def shared_memory(contents=None):
 
 def run_form(form, seed=0, *, steps=STEPS, accumulate_first=False, span_read=None, **flags):
     cta_group, ws, m, n, fmt, span, major_a, major_b = form
+    span, atom = span if isinstance(span, tuple) else (span, 16)
     rng = np.random.default_rng(seed)
     ctas, sides = [], ([], [])
     for _ in range(cta_group):
@@ -140,11 +167,10 @@ def run_form(form, seed=0, *, steps=STEPS, accumulate_first=False, span_read=Non
         for side, (rows, start, major) in enumerate(((m, 1024, major_a), (n, 0x10000, major_b))):
             sides[side].append(
                 Operand(rng, shared, start, rows // cta_group, steps, fmt=fmt, span=span,
-                        mn_major=major)
+                        mn_major=major, atom=atom)
             )  # fmt: skip
-    kind = "f8f6f4" if fmt.storage_bits == 8 else "f16"
     bits = instruction_bits(m, n, fmt, major_a=major_a, major_b=major_b, **flags)
-    instruction = InstructionDescriptor.decode(bits, kind)
+    instruction = InstructionDescriptor.decode(bits, KINDS[fmt.storage_bits])
     for step in range(steps):
         a, b = (side[0].descriptor(step) for side in sides)
         if span_read:
@@ -218,6 +244,71 @@ def test_mixed_eight_bit_formats():
     mma(Mma(1, True, instruction, a.descriptor(0), b.descriptor(0), 0, False), [cta], ideal)
     d = np.hstack([cta.tensor_memory.words.view(np.float32)[h : h + 64, :32] for h in (0, 64)])
     assert np.array_equal(d, (a.values @ b.values.T).astype(np.float32))
+
+
+@pytest.mark.parametrize("signed", [(0, 0), (1, 1), (1, 0)])
+@pytest.mark.parametrize("saturates", [False, True])
+def test_whole_numbers_are_added_exactly(signed, saturates):
+    """The accumulator begins near the ends of its range, where it wraps around or stays."""
+    rng = np.random.default_rng(8)
+    cta = Cta(shared_memory(), TensorMemory())
+    cta.tensor_memory.allocate(64)
+    a = Operand(rng, cta.shared.bytes, 0, 128, 1, fmt=E4M3)
+    b = Operand(rng, cta.shared.bytes, 0x8000, 64, 1, fmt=E4M3)
+    types = signed[0] << 7 | signed[1] << 10 | saturates << 3 | 2 << 4
+    bits = types | 64 >> 3 << 17 | 128 >> 4 << 24
+    start = rng.choice([-(2**31), 2**31 - 1, 7], (128, 64))
+    cta.tensor_memory.write_block(slice(0, 128), 0, start.astype(np.int32).view(np.float32))
+    instruction = InstructionDescriptor.decode(bits, "i8")
+    mma(Mma(1, False, instruction, a.descriptor(0), b.descriptor(0), 0, True), [cta], ideal)
+    whole = [side.codes.astype(np.int8 if s else np.uint8).astype(np.int64)
+             for side, s in zip((a, b), signed, strict=True)]  # fmt: skip
+    exact = whole[0] @ whole[1].T + start
+    expected = exact.clip(-(2**31), 2**31 - 1) if saturates else exact.astype(np.int32)
+    assert np.array_equal(cta.tensor_memory.words[:, :64].view(np.int32), expected)
+    assert (exact != expected).any()
+
+
+def test_a_half_precision_accumulator_lies_in_low_halves():
+    rng = np.random.default_rng(9)
+    cta = Cta(shared_memory(), TensorMemory())
+    cta.tensor_memory.allocate(64)
+    a = Operand(rng, cta.shared.bytes, 0, 128, 1, fmt=F16)
+    b = Operand(rng, cta.shared.bytes, 0x8000, 64, 1, fmt=F16)
+    start = rng.standard_normal((128, 64)).astype(np.float16)
+    words = start.view(np.uint16).astype(np.uint32) | 0xABCD0000
+    cta.tensor_memory.write_block(slice(0, 128), 0, words.view(np.float32))
+    instruction = InstructionDescriptor.decode(instruction_bits(128, 64, F16) ^ 1 << 4, "f16")
+    mma(Mma(1, False, instruction, a.descriptor(0), b.descriptor(0), 0, True), [cta], ideal)
+    found = (cta.tensor_memory.words[:, :64] & 0xFFFF).astype(np.uint16).view(np.float16)
+    expected = a.values @ b.values.T + start
+    assert (np.abs(found - expected) <= 2.0**-11 * np.abs(expected) + 2.0**-20).all()
+
+
+@pytest.mark.parametrize("lane", [16, 32])
+def test_64_rows_may_lie_in_the_other_half_of_the_lanes(lane):
+    rng = np.random.default_rng(10)
+    cta = Cta(shared_memory(), TensorMemory())
+    cta.tensor_memory.allocate(64)
+    a = Operand(rng, cta.shared.bytes, 0, 64, 1, fmt=E4M3)
+    b = Operand(rng, cta.shared.bytes, 0x8000, 32, 1, fmt=E4M3)
+    instruction = InstructionDescriptor.decode(instruction_bits(64, 32, E4M3), "f8f6f4")
+    one = Mma(1, False, instruction, a.descriptor(0), b.descriptor(0), lane << 16, False)
+    if lane == 32:
+        with pytest.raises(Unsupported, match="M 64 at lane 32"):
+            mma(one, [cta], ideal)
+        return
+    mma(one, [cta], ideal)
+    rows = [32 * (row // 16) + 16 + row % 16 for row in range(64)]
+    d = cta.tensor_memory.words.view(np.float32)[rows, :32]
+    assert np.array_equal(d, (a.values @ b.values.T).astype(np.float32))
+    assert not np.delete(cta.tensor_memory.valid, rows, axis=0).any()
+
+
+def test_k_major_operands_have_no_wide_swizzle_atoms():
+    at = SharedDescriptor.decode(descriptor_bits(1024, stride=1024, atom=32))
+    with pytest.raises(Unsupported, match="K-major operand with swizzle atoms of 32 bytes"):
+        tensor_core.operand_chunks(at, 64, element_bytes=4, mn_major=False)
 
 
 def test_operands_loaded_by_tensor_copies_are_read_back():
@@ -296,9 +387,6 @@ GOOD_DESCRIPTOR = descriptor_bits(1024, stride=1024)
         (GOOD_DESCRIPTOR | 1 << 49, "base offset 1"),
         (GOOD_DESCRIPTOR | 1 << 52, "absolute"),
         (GOOD_DESCRIPTOR | 1 << 55, "reserved"),
-        (GOOD_DESCRIPTOR & ~(7 << 61), "swizzle mode 0 .none."),
-        (GOOD_DESCRIPTOR & ~(7 << 61) | 1 << 61, "swizzle mode 1 .128B with 32B atoms."),
-        (GOOD_DESCRIPTOR & ~(7 << 61) | 6 << 61, "swizzle mode 6 .32B."),
         (GOOD_DESCRIPTOR | 7 << 61, "swizzle mode 7 .invalid."),
     ],
 )
@@ -322,11 +410,12 @@ GOOD_INSTRUCTION = instruction_bits(128, 64, E4M3)
         (GOOD_INSTRUCTION | 1 << 3, "f8f6f4", "saturation"),
         (GOOD_INSTRUCTION | 1 << 30, "f8f6f4", "maximum shift"),
         (GOOD_INSTRUCTION | 1 << 23, "f8f6f4", "reserved"),
-        (GOOD_INSTRUCTION ^ 1 << 4, "f16", "accumulator type 0"),
+        (GOOD_INSTRUCTION ^ 1 << 4, "tf32", "accumulator type 0"),
+        (GOOD_INSTRUCTION, "i8", "accumulator type 1"),
         (GOOD_INSTRUCTION | 5 << 7, "f8f6f4", "A type 5 .e2m1."),
         (GOOD_INSTRUCTION | 3 << 10, "f8f6f4", "B type 3 .e2m3."),
         (GOOD_INSTRUCTION | 2 << 7, "f16", "A type 2 .unknown."),
-        (GOOD_INSTRUCTION, "tf32", ".kind::tf32"),
+        (GOOD_INSTRUCTION, "tf32", "A type 0"),
         (GOOD_INSTRUCTION, "mxf4", ".kind::mxf4"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -214,6 +215,42 @@ def test_shared_placement_byte_by_byte(span, offset):
     if span:
         wrong = {32: 64, 64: 128, 128: 64}[span]
         assert not np.array_equal(tensor_map.read_shared(shared, offset, box.size, wrong), box)
+
+
+def test_atoms_of_32_bytes_change_places_in_pairs_of_chunks():
+    """Pair p of the four pairs of chunks in line i goes to p xor i."""
+    chunks = tensor_map.shared_chunks(2048, 128, 512, atom=32)
+    for position, chunk in enumerate(chunks.tolist()):
+        address = 512 + 16 * position
+        line, pair, byte = address // 128, address // 32 % 4, address % 32
+        assert chunk * 16 == line * 128 + (pair ^ line % 4) * 32 + byte
+
+
+def flagged(name, flags):
+    raw = bytearray(SAMPLES[name])
+    struct.pack_into("<I", raw, 8, struct.unpack_from("<I", raw, 8)[0] | flags)
+    return tensor_map.decode(bytes(raw))
+
+
+def test_wide_atoms_and_tf32_are_flags():
+    assert flagged("u8r3sw3_box128", 1 << 19).atom == 32
+    assert tensor_map.decode(SAMPLES["u8r3sw3_box128"]).atom == 16
+    assert flagged("f32r3_str5760", 1 << 16).element == "tf32"
+    with pytest.raises(Unsupported, match="atoms of 32 bytes and swizzle code 2"):
+        flagged("u8r3sw2", 1 << 19)
+
+
+def test_tf32_loads_take_what_is_tf32_alone():
+    tmap = replace(flagged("f32r3_str5760", 1 << 16), address=0, dims=(16, 8, 1))
+    memory = np.zeros(5760 * 8, np.uint8)
+    words = memory.view(np.uint32)
+    words[:] = np.random.default_rng(2).integers(0, 2**19, words.size, np.uint32) << 13
+    words[16] |= 1  # beside the box
+    rows = memory.reshape(8, 5760)[:, :64]
+    assert np.array_equal(tensor_map.load_box(tmap, (0, 0, 0), memory, 0), rows.reshape(-1))
+    words[15] |= 1
+    with pytest.raises(Unsupported, match="bits below those of tf32"):
+        tensor_map.load_box(tmap, (0, 0, 0), memory, 0)
 
 
 def test_swizzle_moves_within_its_span_only():
