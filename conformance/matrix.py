@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -71,27 +71,27 @@ def rows() -> tuple[Row, ...]:
     return (*covering, *free)
 
 
-def problem(row: Row, seed: int) -> Problem:
-    """Return the problem of a row; ``seed`` draws the lengths that the row leaves open."""
+def problem(row: Row, seed: int, lengths: Sequence[int] = LEVELS["longest"]) -> Problem:
+    """Return the problem of a row; ``seed`` draws from ``lengths`` what the row leaves open."""
     world = row["world"]
-    contexts = _contexts(row, random.Random(seed))
+    contexts = _contexts(row, random.Random(seed), lengths)
     dcp = Dcp()
     if world > 1:
         rank = 0 if row["rank"] == "first" else world - 1
         dcp = Dcp(world, rank, row["interleave_size"], contexts)
-    lengths = tuple(len(owned_positions(keys, dcp)) for keys in contexts)
+    owned = tuple(len(owned_positions(keys, dcp)) for keys in contexts)
     loose = 300 if row["max_seq_len"] == "loose" else 0
     return Problem(
         dims=Dims(row["num_heads"], row["seq_len_q"]),
         dtype=row["dtype"],
         page_size=row["page_size"],
-        seq_lens=lengths,
+        seq_lens=owned,
         softmax_scale=row["softmax_scale"],
         output_scale=row["output_scale"],
         mask=Mask(row["causal"], row["window_left"]),
         dcp=dcp,
         lse_base=row["lse_base"],
-        max_seq_len=max(1, *lengths) + loose if loose else None,
+        max_seq_len=max(1, *owned) + loose if loose else None,
         is_var_seq=row["is_var_seq"],
         enable_pdl=row["enable_pdl"],
     )
@@ -102,7 +102,7 @@ def is_watched(index: int, drawn: Problem) -> bool:
     return index % WATCHED == 0 and max(drawn.seq_lens, default=0) <= WATCHED_KEYS
 
 
-def _contexts(row: Row, choice: random.Random) -> tuple[int, ...]:
+def _contexts(row: Row, choice: random.Random, lengths: Sequence[int]) -> tuple[int, ...]:
     """Return the requests' whole contexts, the longest at a random place.
 
     The values of ``longest`` are the keys of a rank, so that its edges are met with any world.
@@ -110,7 +110,7 @@ def _contexts(row: Row, choice: random.Random) -> tuple[int, ...]:
     longest = row["longest"] * row["world"]
     if row["world"] > 1 and row["longest"]:
         longest -= choice.randrange(row["world"])
-    shorter = [keys * row["world"] for keys in LEVELS["longest"] if keys <= row["longest"]]
+    shorter = [keys * row["world"] for keys in lengths if keys <= row["longest"]]
     others = {"equal": [longest], "empty": [0], "mixed": shorter}[row["others"]]
     contexts = [longest, *(choice.choice(others) for _ in range(row["batch_size"] - 1))]
     choice.shuffle(contexts)

@@ -14,7 +14,7 @@ from typing import Any
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from conformance import matrix
+from conformance import matrix, peer_rows
 from conformance.factors import Levels, Row, Space, space
 from conformance.kernel import Kernel, RunOptions
 from reference.problem import Dims, Mask, Problem, Recipe
@@ -53,6 +53,8 @@ def covering_array(profile: str, kernel: Kernel) -> tuple[Drawn, ...]:
     """
     if profile == "matrix":
         return tuple(_matrix(kernel))
+    if profile == "peers":
+        return tuple(_peers(kernel))
     wanted = problem_space(profile, kernel)
     return tuple(
         _drawn(kernel, row, _lengths(kernel, wanted.levels, row, seed), seed)
@@ -69,6 +71,13 @@ def _matrix(kernel: Kernel) -> Iterator[Drawn]:
             if matrix.is_watched(seed, problem):
                 choice = replace(choice, checks=(*choice.checks, "races"))
             yield problem, _recipe(row), choice
+
+
+def _peers(kernel: Kernel) -> Iterator[Drawn]:
+    """Yield the rows of `conformance.peer_rows`."""
+    for seed, row, problem in peer_rows.rows(kernel):
+        num_sms = _num_sms(kernel, problem, row["splits"])
+        yield problem, _recipe(row), Choice(seed, num_sms, None, row["policy"], seed)
 
 
 def problems(kernel: Kernel, profile: str = "default") -> st.SearchStrategy[Drawn]:
