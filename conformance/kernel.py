@@ -34,7 +34,7 @@ from simulator.launch import (
     ExecutorName,
     KernelRun,
 )
-from simulator.policy import POLICIES
+from simulator.policy import Policy
 
 ENTRY_POINT_GROUP = "mla_testbed.kernels"
 ENGINES = ("simulator", "cuda")
@@ -143,8 +143,10 @@ class RunOptions:
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
             raise UsageError(f"engine: {self.engine!r} is none of {', '.join(ENGINES)}")
-        if self.policy not in POLICIES:
-            raise UsageError(f"policy: {self.policy!r} is none of {', '.join(POLICIES)}")
+        try:
+            Policy(self.policy)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
         for name, known in (("executor", EXECUTORS), ("accumulation", ACCUMULATIONS)):
             if getattr(self, name) not in known:
                 raise UsageError(f"{name}: {getattr(self, name)!r} is none of {', '.join(known)}")

@@ -31,6 +31,7 @@ from simulator.interpreter import Interpreter
 from simulator.machine.cluster import Dim3, Launch
 from simulator.machine.global_memory import GlobalMemory, tensors_of
 from simulator.machine.schedule import run_grid
+from simulator.machine.steps import Choice
 from simulator.native import NativeExecutor
 from simulator.policy import FAIR, Policy
 from simulator.profile import Profile
@@ -93,7 +94,8 @@ class KernelRun:
     """One executed launch.
 
     ``counts`` has bytes and operations by name; ``seconds`` is time on the host. ``profile`` is
-    there if it was asked for.
+    there if it was asked for. Where the policy chooses each step, ``steps`` counts them and
+    ``choices`` has (step, number of agents) for those that several could take.
     """
 
     name: str
@@ -105,6 +107,8 @@ class KernelRun:
     seconds: float
     counts: Counter[str]
     profile: Profile | None = None
+    steps: int = 0
+    choices: tuple[Choice, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -285,6 +289,8 @@ def _run(
         None
         if executed is None
         else profile_of(state.program, executed, traffic or {}, statistics.counts),
+        statistics.steps,
+        tuple(statistics.choices),
     )
 
 

@@ -38,8 +38,9 @@ class _Work:
 class Asynchronous:
     """The pending asynchronous work of one cluster.
 
-    ``completion`` is ``eager`` (at once), ``late`` (only when asked by ``complete_one``) or
-    ``random`` (``step`` draws). ``submitted`` and ``completed`` count.
+    ``completion`` is ``eager`` (at once), ``late`` (only when asked by ``complete_one``),
+    ``random`` (``step`` draws) or ``chosen`` (by ``complete``). ``submitted`` and ``completed``
+    count.
     """
 
     def __init__(self, completion: str, rng: random.Random) -> None:
@@ -102,6 +103,15 @@ class Asynchronous:
             return False
         self._pop(self._rng.choice(list(self._queues)))
         return True
+
+    @property
+    def engines(self) -> list[Hashable]:
+        """The engines with pending work, the one that has waited longest first."""
+        return list(self._queues)
+
+    def complete(self, engine: Hashable) -> None:
+        """Complete the first piece of work of an engine that has some."""
+        self._pop(engine)
 
     def _pop(self, engine: Hashable) -> None:
         queue = self._queues[engine]

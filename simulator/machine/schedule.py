@@ -14,7 +14,8 @@ from simulator.errors import Deadlock, Location, ProtocolError, Trap
 from simulator.events import Observer
 from simulator.interpreter import Interpreter, Round
 from simulator.machine.cluster import Cluster, Dim3, Launch, validate
-from simulator.machine.warp import Warp
+from simulator.machine.steps import Choice, chooser
+from simulator.machine.warp import POLLING_BLOCKS, Warp
 
 _IDLE_ROUNDS = 200
 """Rounds in which no warp advances and nothing completes before it counts as a deadlock.
@@ -28,14 +29,22 @@ _LONGEST_SLEEP = 16
 It may only want to know whether the wait is over, and has other work if it is not.
 """
 
+_ROUND_OF_STEPS = 256
+"""Steps after which the limit of instructions is looked at, where each step is chosen."""
+
 
 @dataclass
 class Statistics:
-    """What a launch did: instructions per warp, failed polls, and counts by event name."""
+    """What a launch did: instructions per warp, failed polls, and counts by event name.
+
+    Where each step was chosen, ``steps`` counts them and ``choices`` lists those with alternatives.
+    """
 
     warp_instructions: int = 0
     polls: int = 0
     counts: Counter[str] = field(default_factory=Counter)
+    steps: int = 0
+    choices: list[Choice] = field(default_factory=list)
 
 
 def run_grid(
@@ -62,7 +71,11 @@ def run_grid(
             cluster.start(indices)
         interpreter.begin(cluster)
         left = instruction_limit - statistics.warp_instructions
-        _Scheduler(cluster, interpreter, rng, left).run()
+        scheduler = _Scheduler(cluster, interpreter, rng, left)
+        if launch.policy.is_stepwise:
+            scheduler.run_steps(statistics)
+        else:
+            scheduler.run()
         statistics.warp_instructions += sum(w.instructions for w in cluster.warps)
         statistics.polls += sum(w.polls for w in cluster.warps)
         statistics.counts += cluster.counts
@@ -110,6 +123,46 @@ class _Scheduler:
             if not live:
                 break
         self._check_end()
+
+    def run_steps(self, statistics: Statistics) -> None:
+        """Run the cluster as ``run`` does, one chosen step at a time."""
+        asynchronous = self._cluster.asynchronous
+        choose = chooser(self._policy, self._rng, statistics.steps)
+        first, live, idle = choose.step, self._cluster.warps, 0
+        while live:
+            awake = [w for w in live if self._asleep.get(w) != self._cluster.events]
+            enabled = [*awake, *asynchronous.engines]
+            if not enabled:
+                self._asleep.clear()
+                idle += 1
+                self._refuse_to_hang(live, idle)
+                continue
+            agent = choose.choose(enabled)
+            if isinstance(agent, Warp):
+                moved = self._step(agent)
+                live = [w for w in live if not w.done] if agent.done else live
+            else:
+                asynchronous.complete(agent)
+                self._cluster.note_event()
+                moved = True
+            idle = 0 if moved else idle
+            if choose.step % _ROUND_OF_STEPS == 0:
+                self._refuse_to_hang(live, idle)
+        statistics.steps += choose.step - first
+        statistics.choices += choose.choices
+        self._check_end()
+
+    def _step(self, warp: Warp) -> bool:
+        """One basic block of a warp; whether it did more than poll.
+
+        After a poll that failed the warp sleeps until something happens, as at a wait.
+        """
+        if self._cluster.observer is not None:
+            self._cluster.observer.turn(warp)
+        self._interpreter.turn(warp, 1)
+        if warp.blocked or warp.polling == POLLING_BLOCKS:
+            self._asleep[warp] = self._cluster.events
+        return warp.advanced
 
     def _round(self, live: list[Warp], number: int, *, idle: bool) -> Round:
         """One turn of each warp, or several by native code; the last of these rounds.
