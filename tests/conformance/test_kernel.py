@@ -111,7 +111,7 @@ def test_the_devices_target_is_read_from_torch(monkeypatch: pytest.MonkeyPatch) 
     ("make", "message"),
     [
         (lambda: RunOptions(engine="gpu"), "engine: 'gpu' is none of simulator, cuda"),
-        (lambda: RunOptions(policy="lucky"), "policy: 'lucky' is none of fair, "),
+        (lambda: RunOptions(policy="lucky"), "policy 'lucky' is not one of fair, "),
         (lambda: RunOptions(executor="quick"), "executor: 'quick' is none of auto, interpreter, "),
         (lambda: RunOptions(accumulation="b100"), "accumulation: 'b100' is none of b200, hopper, "),
         (lambda: RunOptions(checks=("bound",)), "checks: 'bound' is none of bounds, "),
