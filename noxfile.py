@@ -69,6 +69,14 @@ def false_alarms(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", requires=["environment"])
+def mutation(session: nox.Session) -> None:
+    """Judge mutants of a kernel. After --: --kernel NAME --synchronisation; --help lists more."""
+    if judges_peers(session.posargs):
+        require_peers(session)
+    session.run("python", "-m", "mutation", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["environment"])
 def lint(session: nox.Session) -> None:
     """Check style (ruff), types of the host code (mypy) and who imports whom (import-linter)."""
     session.run("ruff", "check", ".")

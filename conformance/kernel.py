@@ -236,17 +236,26 @@ def known_kernels() -> dict[str, str]:
     return {**REPOSITORY_KERNELS, **found}
 
 
-def load_kernel(name: str) -> Kernel:
-    """Return the kernel called ``name``: a registered one, or ``path/file.py:factory``.
+def load_kernel(name: str, transform: Callable[[str], str] | None = None) -> Kernel:
+    """Return the kernel called ``name``: registered, ``path/file.py:factory``, or a mutant.
 
-    Raises UsageError for a name that is unknown or of a kind not available yet, for a file or
-    factory that is not there, and for an object that lacks a member of `Kernel`.
+    ``mutant:KERNEL:ID`` is the kernel with one change that `mutation.ptx` lists. ``transform``
+    changes the PTX before the simulator sees it, for kernels whose factory takes one. Raises
+    UsageError for a name that is unknown or of a kind not available yet, for a file or factory that
+    is not there, and for an object that lacks a member of `Kernel`.
     """
     if name.startswith("mutant:"):
-        raise UsageError(f"--kernel: {name!r}: mutants cannot be judged yet")
+        kernel, _, mutation = name.removeprefix("mutant:").rpartition(":")
+        if not kernel or not mutation:
+            raise UsageError(f"--kernel: {name!r}: a mutant is mutant:KERNEL:ID")
+        # Not at the top: mutants are made of kernels, so that package imports this one.
+        make: Callable[[str], Callable[[str], str]] = importlib.import_module(
+            "mutation.ptx"
+        ).Mutation
+        return load_kernel(kernel, make(mutation))
     path, separator, factory = name.rpartition(":")
     if separator and path.endswith(".py"):
-        return _from_factory(name, _module_from_file(Path(path)), factory)
+        return _from_factory(name, _module_from_file(Path(path)), factory, transform)
     if "@" in name:
         raise UsageError(
             f"--kernel: {name!r}: kernels of another git revision cannot be judged yet"
@@ -255,7 +264,7 @@ def load_kernel(name: str) -> Kernel:
     if name not in known:
         raise UsageError(f"--kernel: {_unknown(name, known)}")
     module, _, factory = known[name].partition(":")
-    return _from_factory(name, importlib.import_module(module), factory)
+    return _from_factory(name, importlib.import_module(module), factory, transform)
 
 
 def choose_engine(kernel: Kernel, requested: str, device_arch: str | None) -> EngineChoice:
@@ -317,12 +326,16 @@ def _module_from_file(path: Path) -> ModuleType:
     return module
 
 
-def _from_factory(name: str, module: ModuleType, factory: str) -> Kernel:
+def _from_factory(
+    name: str, module: ModuleType, factory: str, transform: Callable[[str], str] | None
+) -> Kernel:
     """Return what ``module.factory()`` returns, after checking that it is a kernel."""
-    make: Callable[[], object] | None = getattr(module, factory, None)
+    make: Callable[..., object] | None = getattr(module, factory, None)
     if not callable(make):
         raise UsageError(f"--kernel: {name!r}: {module.__file__} has no function {factory!r}")
-    kernel = make()
+    if transform is not None and "transform" not in inspect.signature(make).parameters:
+        raise UsageError(f"--kernel: {name!r}: its {factory}() takes no transform: no mutants")
+    kernel = make() if transform is None else make(transform=transform)
     members = [member for member, _ in inspect.getmembers(Kernel) if not member.startswith("_")]
     missing = [member for member in members if not hasattr(kernel, member)]
     if missing:

@@ -138,6 +138,6 @@ class Optimized:
         )
 
 
-def kernel() -> Optimized:
+def kernel(transform: Callable[[str], str] | None = None) -> Optimized:
     """This repository's kernel."""
-    return Optimized()
+    return Optimized(transform)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("reference", "optimized", "simulator", "conformance", "fuzz", "reports")
+PACKAGES = ("reference", "optimized", "simulator", "conformance", "fuzz", "reports", "mutation")
 
 # contract, module to plant, its text
 BREACHES = [
@@ -25,6 +25,9 @@ BREACHES = [
     ("conformance", "conformance/planted.py", "import simulator.machine"),
     ("fuzz", "fuzz/planted.py", "import simulator.launch"),
     ("fuzz", "fuzz/planted.py", "from reference import masks"),
+    ("conformance", "conformance/planted.py", "import mutation.ptx"),
+    ("mutation", "mutation/planted.py", "import optimized.api"),
+    ("mutation", "mutation/planted.py", "import simulator.launch"),
     ("reports", "reports/planted.py", "import conformance"),
 ]
 # What a breach imports must exist: static analysis does not see a module that is not there.

@@ -192,7 +192,7 @@ def test_an_interrupted_session_says_what_ran(run_suite: Run) -> None:
     ("arguments", "message"),
     [
         (("--kernel", "tokenspeed-mla-2.0.4-fp4"), "did you mean tokenspeed-mla-2.0.4-fp8"),
-        (("--kernel", "mutant:1"), "mutants cannot be judged yet"),
+        (("--kernel", "mutant:1"), "a mutant is mutant:KERNEL:ID"),
         (("--engine", "cuda"), "--engine: 'cuda' cannot run fake: it needs one of sm_100a"),
         (("--replay", "nothing.json"), "--replay: 'nothing.json' is no file, no JSON object"),
         (("--replay", '{"kernel": "fake"}'), "--replay: the JSON given: engine: missing key"),

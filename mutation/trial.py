@@ -1,0 +1,199 @@
+"""Runs a mutant on the simulator and says what tells it from the kernel it was made of.
+
+A mutant is killed by the first case in which it does something that the kernel does not do in the
+same case: a wrong output, an error, a deadlock, or a finding of a check. The kernel's own findings
+do not count, and a case in which the kernel itself is wrong judges no mutant.
+"""
+
+from __future__ import annotations
+
+import copy
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from conformance.kernel import Kernel, RunOptions
+from conformance.properties import Observation, every_element_written, matches_float64
+from reference.inputs import make_inputs
+from reference.problem import Dims, Mask, Problem, Recipe
+from simulator.checks import CHECKS
+from simulator.errors import DataRace, ProgramError
+
+SECONDS = 120  # for one case of a mutant: some hundred times what the kernel takes
+ALL_CHECKS = tuple(CHECKS)
+USUAL_CHECKS = RunOptions().checks
+
+
+class _TooLong(Exception):
+    """A case took longer than `SECONDS`."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run: a problem of ``problems`` by its number, a schedule, and what is watched."""
+
+    problem: int
+    policy: str
+    seed: int = 0
+    checks: tuple[str, ...] = USUAL_CHECKS
+
+    def __str__(self) -> str:
+        watched = " watched" if self.checks == ALL_CHECKS else ""
+        return f"problem {self.problem}, {self.policy} {self.seed}{watched}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: ``end`` is right, wrong, hang or an error's name, ``where`` a PTX line.
+
+    ``findings`` are those of checks that let a run go on, each as something that can be compared.
+    """
+
+    end: str
+    where: int | None = None
+    findings: frozenset[Any] = frozenset()
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a mutant: ``by`` names what killed it, "" if nothing did; ``cases`` have run."""
+
+    by: str
+    cases: int
+    reason: str = ""
+
+
+class Trial:
+    """The cases of a kernel, with what the kernel itself does in each.
+
+    ``problems`` are pairs of a problem and its forced number of splits. Inputs are drawn with seed
+    0 of the recipe with the fewest limits; bounds are those of `conformance.tolerance`.
+    """
+
+    def __init__(
+        self, kernel: Kernel, problems: Sequence[tuple[Problem, int]], cases: Sequence[Case]
+    ) -> None:
+        self._algorithm = kernel.algorithm
+        recipe = Recipe(table_tail="tile", poison=False)
+        self._problems = [(p, splits, make_inputs(p, recipe, 0)) for p, splits in problems]
+        outcomes = [(case, self.run(kernel, case)) for case in cases]
+        self.cases = tuple((c, o) for c, o in outcomes if o.end in ("right", "findings"))
+        self.refused = tuple((c, o) for c, o in outcomes if o.end not in ("right", "findings"))
+
+    def executed_lines(self, kernel: Kernel) -> frozenset[int]:
+        """The PTX lines that some problem executes, under the fair schedule."""
+        lines: set[int] = set()
+        for problem, splits, inputs in self._problems:
+            options = RunOptions(num_splits=splits, profile=True)
+            for launched in kernel.run(problem, copy.deepcopy(inputs), options).launches:
+                assert launched.profile is not None
+                lines |= {line.number for line in launched.profile.lines if line.executed}
+        return frozenset(lines)
+
+    def judge(self, mutant: Kernel) -> Verdict:
+        """Run a mutant until something tells it from the kernel."""
+        for number, (case, own) in enumerate(self.cases, start=1):
+            found = self.run(mutant, case)
+            new = found.findings - own.findings
+            if found.end not in ("right", "findings"):
+                return Verdict(found.end, number, f"{case}: {found.reason}")
+            if new:
+                return Verdict("races", number, f"{case}: {found.reason}")
+        return Verdict("", len(self.cases))
+
+    def run(self, kernel: Kernel, case: Case) -> Outcome:
+        """Run one case and say how it ends."""
+        problem, splits, inputs = self._problems[case.problem]
+        given = copy.deepcopy(inputs)
+        options = RunOptions(
+            policy=case.policy, policy_seed=case.seed, checks=case.checks, num_splits=splits
+        )
+        try:
+            with _limited(SECONDS):
+                output = kernel.run(problem, given, options)
+        except DataRace as error:
+            return Outcome("findings", None, _races(error), error.message[:300])
+        except ProgramError as error:
+            return Outcome(type(error).__name__, error.ptx_line, reason=error.message[:300])
+        except _TooLong:
+            return Outcome("hang", reason=f"more than {SECONDS} s")
+        seen = Observation(problem, self._algorithm, inputs, given, output, splits)
+        for check in (every_element_written, matches_float64):
+            finding = check(seen)
+            if not finding.holds:
+                return Outcome("wrong", reason=finding.reason[:300])
+        return Outcome("right")
+
+
+def _races(error: DataRace) -> frozenset[Any]:
+    """The findings by memory and pair of lines; which of the two came first is the schedule's."""
+    return frozenset(
+        (
+            race.memory,
+            frozenset((a.location.ptx_line, a.writes) for a in (race.later, race.earlier)),
+        )
+        for race in found
+    )
+
+
+@contextmanager
+def _limited(seconds: int) -> Iterator[None]:
+    """Raise `_TooLong` in the block after so many seconds."""
+
+    def stop(*_: object) -> None:
+        raise _TooLong
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def synchronisation_cases() -> tuple[Case, ...]:
+    """The cases for mutants of synchronisation, the quickest and most telling first.
+
+    Problem 0 has several tiles in a split, problem 1 one: some kernels are wrong under
+    ``run_to_block`` with several.
+    """
+    watched = replace(Case(0, "fair"), checks=ALL_CHECKS)
+    return (
+        Case(0, "fair"),
+        Case(0, "late"),
+        Case(0, "run_to_block"),
+        Case(1, "run_to_block"),
+        watched,
+        Case(0, "quantum_1"),
+        *(Case(0, "random", seed) for seed in range(3)),
+        replace(watched, policy="late"),
+        replace(watched, policy="run_to_block"),
+        *(Case(0, "pct:2:16384", seed) for seed in range(4)),
+        *(Case(1, "pct:3:8192", seed) for seed in range(4)),
+        replace(watched, policy="quantum_1"),
+        replace(watched, policy="random", seed=1),
+        replace(watched, problem=1),
+    )
+
+
+def synchronisation_problems(dtype: str, heads: int, queries: int) -> list[tuple[Problem, int]]:
+    """Two calls with two splits each: of three and two tiles, and of one tile."""
+    return [
+        (
+            Problem(
+                dims=Dims(heads, queries),
+                dtype=dtype,
+                page_size=32,
+                seq_lens=(keys,),
+                softmax_scale=192**-0.5,
+                mask=Mask(causal=True),
+                enable_pdl=True,
+            ),
+            2,
+        )
+        for keys in (600, 256)
+    ]
