@@ -130,6 +130,7 @@ class Trial:
 
 def _races(error: DataRace) -> frozenset[Any]:
     """The findings by memory and pair of lines; which of the two came first is the schedule's."""
+    found: tuple[Any, ...] = error.findings
     return frozenset(
         (
             race.memory,
