@@ -69,6 +69,12 @@ def false_alarms(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", requires=["environment"])
+def schedules(session: nox.Session) -> None:
+    """Run our kernel under 1,000 schedules; --help after -- lists options."""
+    session.run("python", "-m", "conformance.schedules", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["environment"])
 def mutation(session: nox.Session) -> None:
     """Judge mutants of a kernel. After --: --kernel NAME --synchronisation; --help lists more."""
     if judges_peers(session.posargs):
