@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +19,7 @@ from conformance.properties import Observation, every_element_written, matches_f
 from reference.inputs import make_inputs
 from reference.problem import Dims, Mask, Problem, Recipe
 from simulator.checks import CHECKS
-from simulator.errors import DataRace, ProgramError
+from simulator.errors import ProgramError
 
 SECONDS = 120  # for one case of a mutant: some hundred times what the kernel takes
 ALL_CHECKS = tuple(CHECKS)
@@ -101,7 +101,8 @@ class Trial:
             if found.end not in ("right", "findings"):
                 return Verdict(found.end, number, f"{case}: {found.reason}")
             if new:
-                return Verdict("races", number, f"{case}: {found.reason}")
+                by = " ".join(sorted({check for check, _ in new}))
+                return Verdict(by, number, f"{case}: {_told(new)}")
         return Verdict("", len(self.cases))
 
     def run(self, kernel: Kernel, case: Case) -> Outcome:
@@ -114,9 +115,9 @@ class Trial:
         try:
             with _limited(SECONDS):
                 output = kernel.run(problem, given, options)
-        except DataRace as error:
-            return Outcome("findings", None, _races(error), error.message[:300])
         except ProgramError as error:
+            if found := _findings(error):
+                return Outcome("findings", None, found, error.message[:300])
             return Outcome(type(error).__name__, error.ptx_line, reason=error.message[:300])
         except _TooLong:
             return Outcome("hang", reason=f"more than {SECONDS} s")
@@ -128,15 +129,30 @@ class Trial:
         return Outcome("right")
 
 
-def _races(error: DataRace) -> frozenset[Any]:
-    """The findings by memory and pair of lines; which of the two came first is the schedule's."""
-    found: tuple[Any, ...] = error.findings
+def _told(findings: Iterable[Any]) -> str:
+    """Findings in words: the check and the PTX lines."""
+    return "; ".join(
+        f"{check} at PTX lines {sorted(line or 0 for line, _ in sides)}"
+        for check, sides in findings
+    )
+
+
+def _findings(error: ProgramError) -> frozenset[Any]:
+    """What watching checks found: each by its check and the lines of its accesses.
+
+    Which of two accesses came first is the schedule's, and not part of it. Empty for other errors.
+    """
+    found: tuple[Any, ...] = getattr(error, "findings", ())
     return frozenset(
         (
-            race.memory,
-            frozenset((a.location.ptx_line, a.writes) for a in (race.later, race.earlier)),
+            getattr(finding, "check", "races"),
+            frozenset(
+                (side.location.ptx_line, side.writes)
+                for side in (finding.later, finding.earlier)
+                if side is not None
+            ),
         )
-        for race in found
+        for finding in found
     )
 
 

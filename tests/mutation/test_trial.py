@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +10,6 @@ from conformance.kernel import RunOptions
 from mutation.trial import ALL_CHECKS, Case, Trial
 from reference.problem import Dims, Problem
 from simulator.errors import DataRace, Deadlock, Location
-from simulator.sanitizer.race import Access, Race
 from tests.conformance.fake_kernel import FakeKernel, right, unwritten_head, zero_output
 
 PROBLEMS = [(Problem(dims=Dims(2, 1), dtype="float8_e4m3fn", page_size=2, seq_lens=(5,),
@@ -18,9 +17,9 @@ PROBLEMS = [(Problem(dims=Dims(2, 1), dtype="float8_e4m3fn", page_size=2, seq_le
 CASES = (Case(0, "fair"), Case(0, "late"), Case(0, "fair", checks=ALL_CHECKS))
 
 
-def race(*lines: int) -> Race:
-    earlier, later = (Access("warp", True, Location(ptx_line=line)) for line in lines)
-    return Race("shared memory", later, earlier, 1)
+def race(*lines: int) -> SimpleNamespace:
+    sides = [SimpleNamespace(writes=True, location=Location(ptx_line=line)) for line in lines]
+    return SimpleNamespace(check="races", earlier=sides[0], later=sides[1])
 
 
 class Scripted(FakeKernel):
@@ -66,8 +65,8 @@ def test_a_deadlock_kills_in_the_case_that_shows_it():
 def test_a_race_kills_unless_the_kernel_has_it_too():
     old, new = race(3, 4), race(5, 6)
     kernel = scripted(fair_watched=DataRace([old]))
-    assert judged(scripted(fair_watched=DataRace([replace(old, times=7)])), kernel).by == ""
-    turned = replace(old, later=old.earlier, earlier=old.later)
+    assert judged(scripted(fair_watched=DataRace([race(3, 4)])), kernel).by == ""
+    turned = race(4, 3)
     assert judged(scripted(fair_watched=DataRace([turned])), kernel).by == ""
     assert judged(scripted(fair_watched=DataRace([old, new])), kernel).by == "races"
 
