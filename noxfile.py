@@ -8,9 +8,11 @@ skips that and uses the interpreter on PATH with whatever it has installed.
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import tempfile
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 
@@ -97,6 +99,35 @@ def bench(session: nox.Session) -> None:
     require_peers(session)
     select = ("-o", "python_files=bench_*.py", "--benchmark-only")
     session.run("python", "-m", "pytest", "benchmarks", *select, *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["environment"])
+def report(session: nox.Session) -> None:
+    """Judge a kernel and report on it. After --: --kernel NAME, --policy, --baseline RECORD.
+
+    Runs the suite's smoke profile, looks at compilations and checks, then writes
+    results/signoff/signoff.html, .md and .json. Fails where the kernel is not signed off.
+    """
+    parser = argparse.ArgumentParser(prog="nox -s report --", add_help=False)
+    parser.add_argument("--kernel", default="optimized")
+    parser.add_argument("--policy", default="smoke")
+    given, rest = parser.parse_known_args(session.posargs)
+    chosen = ("--kernel", given.kernel)
+    if judges_peers(list(chosen)):
+        require_peers(session)
+    folder = Path("results") / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-report"
+    suite = ("-c", "pyproject.toml", "-p", "conformance.plugin", "conformance/suite")
+    # A failing kernel is to be reported, not to end the session: the report is what fails then.
+    session.run(
+        *("python", "-m", "pytest", *suite, *chosen),
+        *("--profile", "smoke", "--results", str(folder)),
+        success_codes=[0, 1],
+    )
+    session.run("python", "-m", "conformance.evidence", *chosen, "--results", str(folder))
+    session.run(
+        *("python", "-m", "reports", "signoff", *chosen, "--records", str(folder)),
+        *("--policy", given.policy, *rest),
+    )
 
 
 @nox.session(venv_backend="none", requires=["environment"])

@@ -51,7 +51,7 @@ class Source:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """How often two factors met: ``cells`` maps (row, column) to cases that ran and bad ones."""
+    """How often two factors met: ``cells`` maps (row, column) to judgements and bad ones."""
 
     rows: tuple[str, ...]
     columns: tuple[str, ...]

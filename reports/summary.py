@@ -60,6 +60,13 @@ def replay_command(result: CaseResult) -> str:
     return f"nox -s conformance -- --kernel {kernel} --replay {result.case.id}"
 
 
+def printable(text: str) -> str:
+    """Return text without what cannot be seen: controls, and marks that turn its direction."""
+    return "".join(
+        c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text
+    )
+
+
 def size_text(problem: Mapping[str, Any]) -> str:
     """Return a problem in a line: dtype, heads, tokens, page, lengths; keys it lacks are left out.
 

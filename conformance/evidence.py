@@ -1,0 +1,123 @@
+"""What a sign-off asks of a kernel beside judged cases: its compilations, and what checks find.
+
+    python -m conformance.evidence --kernel optimized
+
+Writes measurements (`reports.records`) to a folder of its own under results/, one as each is known.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from conformance.judge import Subject, run_options
+from conformance.kernel import UsageError, choose_engine, load_kernel
+from conformance.known_limits import load_limits
+from conformance.resources import resources
+from conformance.session import device_text
+from conformance.strategies import Drawn, covering_array
+from reference.inputs import make_inputs
+from reports.records import Measurement, RecordWriter
+from simulator.checks import CHECKS
+from simulator.errors import SimulationError
+
+TOOL = "evidence"
+WATCHED_KEYS = 300  # of a problem that runs under every check, by the interpreter
+WATCHED = 4  # problems of so many compilations
+
+# Which error each check ends a run with.
+ENDS = {
+    "bounds": ("OutOfBounds", "Trap"),
+    "initialisation": ("Uninitialised",),
+    "races": ("DataRace",),
+    "deadlock": ("Deadlock", "ProtocolError"),
+}
+
+
+def compilations(subject: Subject, drawn: Sequence[Drawn]) -> Iterator[Measurement]:
+    """Yield a measurement for each kernel of each compilation that the problems need."""
+    for key, (problem, _, _) in _by_compilation(subject, drawn).items():
+        made = subject.kernel.compile(problem, subject.engine.arch)
+        columns = sum(map(int, re.findall(r"tcgen05\.alloc[^;]*, (\d+);", made.ptx)))
+        for entry in resources(made.host_object):
+            detail = {
+                "registers": entry.registers,
+                "spill_bytes": entry.local_bytes,  # spills lie in local memory, with what else may
+                "local_bytes": entry.local_bytes,
+                "tmem_cols": columns,
+                "ptx_sha256": hashlib.sha256(made.ptx.encode()).hexdigest(),
+            }
+            name = f"{key} {_short(entry.kernel)}"
+            yield Measurement(subject.name, "compilation", name, detail=detail)
+
+
+def sanitizers(subject: Subject, drawn: Sequence[Drawn]) -> Iterator[Measurement]:
+    """Yield what each check found in runs of small problems, all checks on."""
+    small = [entry for entry in drawn if max(entry[0].seq_lens, default=0) <= WATCHED_KEYS]
+    findings: dict[str, list[str]] = {check: [] for check in CHECKS}
+    watched = list(_by_compilation(subject, small).values())[:WATCHED]
+    for problem, recipe, choice in watched:
+        case = subject.case(TOOL, (problem, recipe, replace(choice, checks=tuple(CHECKS))))
+        inputs = make_inputs(problem, recipe, choice.seed)
+        try:
+            subject.kernel.run(problem, inputs, run_options(case))
+        except SimulationError as error:
+            for check, names in ENDS.items():
+                if type(error).__name__ in names:
+                    findings[check].append(f"{type(error).__name__}: {error}")
+    for check, found in findings.items():
+        detail = {"runs": len(watched), "findings": found}
+        yield Measurement(subject.name, "sanitizer", check, float(len(found)), "findings", detail)
+
+
+def _by_compilation(subject: Subject, drawn: Sequence[Drawn]) -> dict[str, Drawn]:
+    """Return the first problem of each compilation, by the name of that."""
+    first: dict[str, Drawn] = {}
+    for entry in drawn:
+        first.setdefault(str(subject.kernel.specialisation_key(entry[0])), entry)
+    return first
+
+
+def _short(kernel: str) -> str:
+    """Return the part of a mangled name that its author would know it by."""
+    match = re.match(r"kernel_cutlass_(.+?)_(?:Config|tensorptr|Tensor|object)", kernel)
+    return match[1] if match else kernel[:60]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Collect what is asked for, and say where it lies."""
+    parser = argparse.ArgumentParser(
+        prog="python -m conformance.evidence",
+        description="Compile what the problems of a profile need and look at the result, and run "
+        "some of them under every check of the simulator.",
+    )
+    parser.add_argument("--kernel", required=True, help="as for the suite")
+    parser.add_argument("--profile", default="smoke", help="whose problems; default: smoke")
+    parser.add_argument("--results", type=Path, default=Path("results"), metavar="FOLDER")
+    given = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    try:
+        kernel = load_kernel(given.kernel)
+        engine = choose_engine(kernel, "simulator", None)
+        subject = Subject(given.kernel, kernel, engine, load_limits(kernel.name))
+        drawn = covering_array(given.profile, kernel)
+    except (UsageError, ValueError) as error:
+        parser.error(str(error))
+    with RecordWriter(TOOL, given.results, device=device_text()) as writer:
+        for collect in (compilations, sanitizers):
+            for measurement in collect(subject, drawn):
+                writer.measure(measurement)
+                sys.stdout.write(f"{measurement.topic} {measurement.name}\n")
+    sys.stdout.write(f"records: {writer.path}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
