@@ -12,7 +12,6 @@ from conformance.strategies import covering_array
 from reference.masks import visible_keys
 from tests.conformance.fake_kernel import FakeKernel
 
-
 LIMITS = Limits(table_tails=("tile",), poison=False, empty_rows=False)
 
 
