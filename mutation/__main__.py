@@ -50,7 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     trial = Trial(kernel, problems, synchronisation_cases())
     for case, own in trial.refused:
         print(f"no case: {case}: the kernel itself is {own.end}")
-    chosen = _chosen(kernel, trial, problems[0][0])
+    part, parts = options.part
+    chosen = _chosen(kernel, trial, problems[0][0])[part - 1 :: parts]
     print(f"{len(chosen)} mutants of statements that run, {len(trial.cases)} cases", flush=True)
     subject = f"{options.kernel} {options.dtype} heads {options.heads} queries {options.queries}"
     with RecordWriter(TOOL, options.results) as records:
@@ -134,6 +135,14 @@ def _earlier(folder: str | None) -> dict[tuple[str, str], Measurement]:
     return {(m.kernel, m.name): m for m in records.measurements if m.topic == "mutant"}
 
 
+def _part(text: str) -> tuple[int, int]:
+    """``I/N`` as two numbers; ValueError, which argparse reports, for another text."""
+    part, parts = (int(word) for word in text.split("/"))
+    if not 1 <= part <= parts:
+        raise ValueError(text)
+    return part, parts
+
+
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m mutation",
@@ -150,6 +159,13 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dtype", choices=DTYPES, default="fp8", help="input dtype; default fp8")
     parser.add_argument("--heads", type=int, default=128, help="query heads; default 128")
     parser.add_argument("--queries", type=int, default=1, help="query tokens; default 1")
+    parser.add_argument(
+        "--part",
+        type=_part,
+        default=(1, 1),
+        metavar="I/N",
+        help="judge every Nth mutant from the Ith: so N processes share the work",
+    )
     parser.add_argument("--results", default="results", help="folder for records; default results")
     parser.add_argument("--resume", metavar="FOLDER", help="records of a run to go on with")
     return parser.parse_args(arguments)
