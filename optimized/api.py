@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from optimized.compile import CudaDevice, Device, SimulatedDevice
+from optimized.errors import INT32_MAX
 from optimized.plan import Plan
 from optimized.validate import OUT_DTYPES, Arguments, validate
 
@@ -107,7 +108,8 @@ def _launch_arguments(arguments: Arguments, plan: Plan, out: Tensor, lse: Tensor
         plan.num_splits,
         plan.split_grid[0],
         int(arguments.causal_mask),
-        arguments.window_left,
+        # A window is subtracted in int32 from a length that may be less than the tokens'.
+        min(arguments.window_left, INT32_MAX - plan.call.dims.seq_len_q),
         arguments.cp_world,
         arguments.cp_rank,
         arguments.cp_interleave_size,

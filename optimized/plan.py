@@ -8,7 +8,7 @@ the rules, the figures and where they come from.
 import dataclasses
 from dataclasses import dataclass
 
-from optimized.errors import choice, flag, integer, refusal
+from optimized.errors import INT32_MAX, choice, flag, integer, refusal
 from reference.problem import DTYPES, PAGE_SIZES, Dims, Problem
 
 KV_LORA_RANK, QK_ROPE_HEAD_DIM = 512, 64
@@ -220,7 +220,17 @@ def supports(problem: Problem | Call, capability: tuple[int, int] = (10, 0)) -> 
         if value not in known:
             limit = " or ".join(str(one) for one in known)
             return Support(False, refusal(name, f"be {limit}", value))
+    if isinstance(problem, Problem):
+        dcp, most = problem.dcp, largest_interleave(problem.dcp.world)
+        if dcp.interleave_size > most:
+            limit = f"be in [1, {most}]"
+            return Support(False, refusal("cp_interleave_size", limit, dcp.interleave_size))
     return Support(True)
+
+
+def largest_interleave(world: int) -> int:
+    """The most keys that a rank of ``world`` may have in a row: kernels count rounds in int32."""
+    return INT32_MAX // world
 
 
 def tiling(

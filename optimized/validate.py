@@ -8,7 +8,15 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 
 from optimized.errors import choice, flag, integer, number, refusal
-from optimized.plan import NUM_SMS, Call, Plan, plan, supports, workspace_size
+from optimized.plan import (
+    NUM_SMS,
+    Call,
+    Plan,
+    largest_interleave,
+    plan,
+    supports,
+    workspace_size,
+)
 from optimized.tensors import TMA_BYTES, Described, Tensor
 from reference.problem import DTYPES, Dims
 
@@ -81,7 +89,7 @@ def _check_options(arguments: Arguments) -> None:
     choice("lse_base", arguments.lse_base, (2, "e"))
     world = integer("cp_world", arguments.cp_world, 1)
     integer("cp_rank", arguments.cp_rank, 0, world - 1)
-    integer("cp_interleave_size", arguments.cp_interleave_size, 1)
+    integer("cp_interleave_size", arguments.cp_interleave_size, 1, largest_interleave(world))
     if world > 1 and arguments.causal_seqs is None:
         raise ValueError(refusal("cp_world", "be 1 without causal_seqs", world))
 

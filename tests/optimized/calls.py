@@ -1,4 +1,4 @@
-"""A call that is served, and tensors to spoil it with."""
+"""A call that is served, tensors to spoil it with, and what PyTorch is asked meanwhile."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from optimized.validate import Arguments
 
@@ -45,3 +46,18 @@ def arguments(dtype: torch.dtype = BF16, page_size: int = 64, **changes: Any) ->
         "softmax_scale": 1 / math.sqrt(192),
     }
     return Arguments(**(valid | changes))
+
+
+class Recorder(TorchDispatchMode):
+    """Names the operators that PyTorch runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(
+        self, operator: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = operator(*args, **kwargs or {})
+        self.names.append(operator.overloadpacket.__name__)
+        return result

@@ -1,38 +1,14 @@
 """Our kernels on the simulator, each element against its bound of the float64 oracle."""
 
-import math
-
 import pytest
 
-from conformance.adapters.optimized import Optimized
 from conformance.kernel import RunOptions
-from conformance.properties import PROPERTIES, Observation
-from reference.inputs import make_inputs
-from reference.problem import Dcp, Dims, Mask, Problem, Recipe
+from reference.problem import Dcp, Mask
 from simulator.policy import POLICIES
+from tests.optimized.judging import judge, problem
 
 FP8, BF16, FP16 = "float8_e4m3fn", "bfloat16", "float16"
-HOSTILE = Recipe(poison=True, table_tail="minimal")
-KERNEL = Optimized()
-DEFAULTS = RunOptions()
 pytestmark = pytest.mark.filterwarnings("ignore")  # the DSL's own, when it compiles
-
-
-def problem(dtype: str, heads: int, tokens: int, lens: tuple[int, ...], **other: object) -> Problem:
-    """A causal problem with pages of 64, unless ``other`` says otherwise."""
-    fields = {"page_size": 64, "softmax_scale": 1 / math.sqrt(192), "mask": Mask(causal=True)}
-    return Problem(dims=Dims(heads, tokens), dtype=dtype, seq_lens=lens, **(fields | other))
-
-
-def judge(case: Problem, options: RunOptions = DEFAULTS, recipe: Recipe = HOSTILE) -> None:
-    """Fail where a property of a run does not hold."""
-    inputs = make_inputs(case, recipe, seed=1)
-    after = make_inputs(case, recipe, seed=1)
-    output = KERNEL.run(case, after, options)
-    splits = options.num_splits or KERNEL.plan(case, options.num_sms).num_splits
-    run = Observation(case, KERNEL.algorithm, inputs, after, output, splits)
-    reasons = {name: check(run).reason for name, check in PROPERTIES.items()}
-    assert not any(reasons.values()), reasons
 
 
 @pytest.mark.parametrize(("dtype", "heads"), [(FP8, 128), (FP8, 16), (BF16, 128)])

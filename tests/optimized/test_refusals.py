@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from optimized.api import decode_on
 from optimized.validate import validate
 from tests.optimized.calls import (
     BATCH,
@@ -20,6 +21,7 @@ from tests.optimized.calls import (
     PAGES,
     TOKENS,
     WIDTH,
+    Recorder,
     arguments,
     at,
     ints,
@@ -202,6 +204,10 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("cp_rank must be in [0, 3], got 4", {"causal_seqs": ints(3), "cp_world": 4, "cp_rank": 4}),
     ("cp_rank must be in [0, 3], got -1", {"causal_seqs": ints(3), "cp_world": 4, "cp_rank": -1}),
     ("cp_interleave_size must be in [1, 2147483647], got 0", {"cp_interleave_size": 0}),
+    (
+        "cp_interleave_size must be in [1, 536870911], got 536870912",
+        {"causal_seqs": ints(3), "cp_world": 4, "cp_interleave_size": 2**29},
+    ),
     ("window_left must be in [-1, 2147483647], got -2", {"window_left": -2}),
     ("lse_base must be one of (2, 'e'), got 10", {"lse_base": 10}),
     ("lse_base must be one of (2, 'e'), got '2'", {"lse_base": "2"}),
@@ -215,6 +221,28 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
 def test_refused(message: str, changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         validate(arguments(**changes))
+
+
+class Unused:
+    """A device that must not be asked to launch."""
+
+    num_sms, capability = 148, (10, 0)
+
+    def launch(self, key: object, arguments: object) -> None:
+        raise AssertionError("launched")
+
+
+@pytest.mark.parametrize(("message", "changes"), REFUSED, ids=[message for message, _ in REFUSED])
+def test_a_refused_call_launches_and_allocates_nothing(
+    message: str, changes: dict[str, Any]
+) -> None:
+    call = arguments(**changes)
+    with (
+        Recorder() as recorder,
+        pytest.raises(ValueError, match=f"^{re.escape(message)}$"),
+    ):
+        decode_on(Unused(), call)
+    assert not recorder.names
 
 
 @pytest.mark.parametrize("name", ["seq_lens", "causal_seqs"])

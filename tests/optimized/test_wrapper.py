@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from optimized.api import mla_decode
 from optimized.plan import workspace_size
 from reference.inputs import Inputs, make_inputs
 from reference.problem import Dims, Problem, Recipe
+from tests.optimized.calls import Recorder
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the DSL's own, when it compiles
 
@@ -67,6 +67,25 @@ def test_pages_past_two_to_the_31_elements_are_found(dtype: str, heads: int, tok
 
 @pytest.mark.parametrize("num_splits", [1, 3])
 @pytest.mark.parametrize(("dtype", "heads", "tokens"), SHAPES)
+def test_requests_without_keys_need_no_page_and_no_table(
+    dtype: str, heads: int, tokens: int, num_splits: int
+) -> None:
+    """A pool of no pages and a block table of no entries: there is nothing to read of either."""
+    problem = problem_of(dtype, heads, tokens)
+    inputs = make_inputs(problem, Recipe(), 1)
+    nothing = replace(
+        inputs,
+        kv_cache=inputs.kv_cache[:0],
+        block_tables=torch.empty((len(LENGTHS), 0), dtype=torch.int32),
+        seq_lens=torch.zeros_like(inputs.seq_lens),
+    )
+    out, lse = call(problem, nothing, num_splits=num_splits)
+    assert not out.any()
+    assert bool((lse == -math.inf).all())
+
+
+@pytest.mark.parametrize("num_splits", [1, 3])
+@pytest.mark.parametrize(("dtype", "heads", "tokens"), SHAPES)
 def test_memory_around_workspace_and_output_is_left_alone(
     dtype: str, heads: int, tokens: int, num_splits: int
 ) -> None:
@@ -116,21 +135,6 @@ def test_a_row_keeps_its_bits_whatever_else_is_in_the_batch(dtype: str, packed: 
         assert same_bits(together[part][0], changed[part][0])
         assert same_bits(together[part][0], single[part][0])
         assert not same_bits(together[part][1], changed[part][1])
-
-
-class Recorder(TorchDispatchMode):
-    """Names the operators that PyTorch runs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(
-        self, operator: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        result = operator(*args, **kwargs or {})
-        self.names.append(operator.overloadpacket.__name__)
-        return result
 
 
 VIEWS = {"as_strided", "view", "squeeze", "detach", "alias", "_to_copy"}
