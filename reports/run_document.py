@@ -12,12 +12,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from reports.evidence import FACTORS, Evidence, factor, gather, natural, record_files
-from reports.records import CaseResult, scan
+from reports.records import CaseResult, RecordError, scan
 
 
 def document(kernel: str, path: Path) -> str:
-    """Return the page on what the records at ``path`` say of ``kernel``."""
+    """Return the page on the one run at ``path``; RecordError where it is not one of ``kernel``."""
     evidence = gather(kernel, record_files([path]))
+    if len(evidence.sources) != 1:
+        raise RecordError(
+            f"records: {path} must hold one run of {kernel}, not {len(evidence.sources)}"
+        )
     return "\n".join([*_head(evidence), *_properties(evidence), *_factors(kernel, path)]) + "\n"
 
 
@@ -50,7 +54,7 @@ def _properties(evidence: Evidence) -> Iterator[str]:
 
 
 def _factors(kernel: str, path: Path) -> Iterator[str]:
-    """Yield how many problems had each value of each factor, and how many of them were bad."""
+    """Yield how many runs had each value of each factor, and how many of them were bad."""
     runs: dict[str, tuple[CaseResult, bool]] = {}
     for file in record_files([path]):
         for line in scan(file):
@@ -58,9 +62,9 @@ def _factors(kernel: str, path: Path) -> Iterator[str]:
                 key = f"{line.case.problem}{line.case.recipe}{line.case.seed}"
                 known = runs.get(key, (line, False))
                 runs[key] = (known[0], known[1] or line.is_bad)
-    yield "Problems by the value of each factor:"
+    yield "Runs by the value of each factor:"
     yield ""
-    yield "| factor | problems |"
+    yield "| factor | runs |"
     yield "|---|---|"
     for name, value in FACTORS.items():
         ran: Counter[str] = Counter()

@@ -2,11 +2,14 @@
 
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 
-from optimized import cache
+from optimized import api, cache
 from optimized import compile as compiling
 from optimized.plan import Specialisation
 
@@ -19,14 +22,11 @@ compiling.CACHE = pathlib.Path(sys.argv[1])
 print(len(compiling.compiled(Specialisation("float8_e4m3fn", 64, 64), "sm_103a").host_object))
 """
 WARM = """
-import time
-import torch
+import sys
 from optimized.compile import compiled
 from optimized.plan import Specialisation
-import sys
-start = time.perf_counter()
 compiled(Specialisation("float8_e4m3fn", 64, 64))
-print(time.perf_counter() - start, "cutlass" in sys.modules)
+print("cutlass" in sys.modules)
 """
 
 
@@ -42,9 +42,7 @@ def test_the_first_compilation_of_a_process_may_be_for_any_target(tmp_path: Path
 
 def test_a_second_process_finds_a_compilation_without_the_compiler() -> None:
     compiling.compiled(KEY)
-    seconds, imported = run(WARM).split()
-    assert imported == "False"
-    assert float(seconds) < 1.0
+    assert run(WARM).strip() == "False"
 
 
 @pytest.fixture
@@ -95,3 +93,32 @@ def test_a_changed_source_is_compiled_anew(
     with (tmp_path / name).open("a") as file:
         file.write("\n")
     assert compiling._sources() != before
+
+
+def test_a_gpu_launch_happens_on_the_device_of_the_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not on the current one, and compiled for what that device is."""
+    events: list[object] = []
+
+    @contextmanager
+    def current(device: torch.device) -> Iterator[None]:
+        events.append(("enter", device))
+        yield
+        events.append(("leave", device))
+
+    def function(key: Specialisation, arch: str) -> Callable[..., None]:
+        return lambda *arguments: events.append((key, arch, arguments))
+
+    monkeypatch.setattr(torch.cuda, "device", current)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (10, device.index))
+    monkeypatch.setattr(compiling, "_function", function)
+    device = torch.device("cuda", 3)
+    compiling.CudaDevice(device).launch(KEY, [1, 2])
+    assert events == [("enter", device), (KEY, "sm_103a", (1, 2)), ("leave", device)]
+
+
+def test_a_query_chooses_its_own_device() -> None:
+    class Query:
+        device = torch.device("cuda", 3)
+
+    assert api._device_of(Query()) == compiling.CudaDevice(Query.device)
+    assert api._device_of(torch.empty(1)) == compiling.SimulatedDevice()

@@ -1,12 +1,7 @@
 """What the kernel's configuration says of itself, recomputed: barriers, shared memory, TMEM."""
 
-import struct
-from collections.abc import Iterator
-
 import pytest
 
-from optimized.compile import ARCHES, compiled
-from optimized.plan import Specialisation
 from optimized.sm100 import tmem
 from optimized.sm100.config import LOG2_P_SCALE, RESCALE_THRESHOLD, Config
 from optimized.sm100.pipelines import BARRIER_BYTES
@@ -20,8 +15,6 @@ CONFIGS = [
     for page_size in PAGE_SIZES
 ]
 E4M3_LARGEST = 448
-REGISTERS, FRAME, STACK = 0x2F, 0x11, 0x12  # attributes of .nv.info: (symbol, value)
-SIZED = 4  # the format of an attribute that has a size
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -85,37 +78,3 @@ def test_tensor_memory_and_p_have_room() -> None:
     assert tmem.SCORES + 2 * tmem.SCORES_COLS <= tmem.OUTPUT
     assert tmem.USED_COLUMNS <= tmem.COLUMNS
     assert 2**LOG2_P_SCALE * 2**RESCALE_THRESHOLD <= E4M3_LARGEST
-
-
-@pytest.mark.parametrize("arch", ARCHES.values())
-@pytest.mark.parametrize(("dtype", "tile_m"), [("bfloat16", 128), ("float8_e4m3fn", 64)])
-@pytest.mark.filterwarnings("ignore")
-def test_nothing_is_spilled(dtype: str, tile_m: int, arch: str) -> None:
-    """The machine code uses no local memory, and its registers fit eleven warps on an SM."""
-    facts = dict.fromkeys((REGISTERS, FRAME, STACK), 0)
-    for attribute, value in _facts(compiled(Specialisation(dtype, tile_m, 64), arch).host_object):
-        facts[attribute] = max(facts.get(attribute, 0), value)
-    assert 0 < facts[REGISTERS] <= 168
-    assert facts[FRAME] == facts[STACK] == 0
-
-
-def _facts(host_object: bytes) -> Iterator[tuple[int, int]]:
-    """The attributes of every kernel in the cubin inside a host object: (attribute, value)."""
-    cubin = host_object[host_object.index(b"\x7fELF", 4) :]
-    (table,), (count, names) = (
-        struct.unpack_from("<Q", cubin, 0x28),
-        struct.unpack_from("<HH", cubin, 0x3C),
-    )
-    sections = [struct.unpack_from("<IIQQQQ", cubin, table + 64 * i) for i in range(count)]
-    for name, _, _, _, offset, size in sections:
-        start = sections[names][4] + name
-        if cubin[start : cubin.index(b"\0", start)] != b".nv.info":
-            continue
-        at = offset
-        while at < offset + size:
-            kind, attribute, length = struct.unpack_from("<BBH", cubin, at)
-            at += 4
-            if kind == SIZED:
-                if attribute in (REGISTERS, FRAME, STACK):
-                    yield attribute, struct.unpack_from("<II", cubin, at)[1]
-                at += length
