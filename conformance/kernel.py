@@ -26,7 +26,7 @@ import torch
 
 from reference.inputs import Inputs
 from reference.problem import TABLE_TAILS, Problem
-from simulator.checks import CHECKS
+from simulator.checks import CHECKS, PRESETS
 from simulator.launch import (
     ACCUMULATIONS,
     EXECUTORS,
@@ -151,8 +151,9 @@ class RunOptions:
             if getattr(self, name) not in known:
                 raise UsageError(f"{name}: {getattr(self, name)!r} is none of {', '.join(known)}")
         for check in self.checks:
-            if check not in CHECKS:
-                raise UsageError(f"checks: {check!r} is none of {', '.join(CHECKS)}")
+            if check not in CHECKS and check not in PRESETS:
+                names = ", ".join((*CHECKS, *PRESETS))
+                raise UsageError(f"checks: {check!r} is none of {names}")
         if self.num_sms < 1:
             raise UsageError(f"num_sms: {self.num_sms} is below 1")
         if self.num_splits is not None and not 1 <= self.num_splits <= MAX_SPLITS:

@@ -2,33 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, get_args
 
 CHECKS: Final = {
     "bounds": "every access lies in an allocation, and bulk copies start inside strict tensors",
     "initialisation": "nothing unwritten is read from shared memory, TMEM or output buffers",
     "races": "accesses to shared memory and TMEM are ordered (interpreted; several times slower)",
+    "proxy": "MMAs and bulk stores read no shared memory that was stored to without "
+    "fence.proxy.async (interpreted)",
     "deadlock": "a launch that can make no progress is stopped and its warps are listed",
 }
 """The checks by name. ``bounds`` and ``deadlock`` cost nothing and are always on."""
 
+PRESETS: Final = {
+    "memcheck": ("bounds",),
+    "initcheck": ("initialisation",),
+    "racecheck": ("races", "proxy"),
+    "synccheck": ("deadlock",),
+    "all": tuple(CHECKS),
+}
+"""Groups of checks, called as compute-sanitizer calls its tools."""
+
+OnFinding = Literal["finish", "raise", "collect"]
+"""What a finding of a check that watches the execution does.
+
+``finish`` lets the launch end and then raises all findings, ``raise`` stops it at the first,
+``collect`` only puts them into the result.
+"""
+
 
 @dataclass(frozen=True)
 class Checks:
-    """The switchable checks of a simulation."""
+    """The switchable checks of a simulation. Raises ``ValueError`` for an unknown ``on_finding``.
+
+    ``races`` and ``proxy`` watch every access, for which the interpreter is needed.
+    """
 
     initialisation: bool = True
     races: bool = False
+    proxy: bool = False
+    on_finding: OnFinding = "finish"
+
+    def __post_init__(self) -> None:
+        if self.on_finding not in get_args(OnFinding):
+            known = ", ".join(get_args(OnFinding))
+            raise ValueError(f"on_finding {self.on_finding!r} is none of {known}")
+
+    @property
+    def watching(self) -> tuple[str, ...]:
+        """The chosen checks that watch every access."""
+        return tuple(name for name in ("races", "proxy") if getattr(self, name))
 
     @classmethod
-    def of(cls, names: Iterable[str]) -> Checks:
-        """The checks with these names; ``ValueError`` for an unknown one."""
-        chosen = set(names)
-        if chosen - CHECKS.keys():
-            raise ValueError(f"checks {sorted(chosen - CHECKS.keys())} are not in {sorted(CHECKS)}")
-        return cls(initialisation="initialisation" in chosen, races="races" in chosen)
+    def of(cls, *names: str, on_finding: OnFinding = "finish") -> Checks:
+        """The checks with these names, or in the presets of these names.
+
+        Raises ``ValueError`` for an unknown one.
+        """
+        for name in names:
+            if name not in CHECKS and name not in PRESETS:
+                known = f"checks {', '.join(CHECKS)} and presets {', '.join(PRESETS)}"
+                raise ValueError(f"check {name!r} is none of the {known}")
+        chosen = {check for name in names for check in PRESETS.get(name, (name,))}
+        return cls(
+            initialisation="initialisation" in chosen,
+            races="races" in chosen,
+            proxy="proxy" in chosen,
+            on_finding=on_finding,
+        )
 
 
 USUAL: Final = Checks()

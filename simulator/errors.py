@@ -128,15 +128,20 @@ class SimulatorBug(SimulationError):
     """The simulator reached a state that it should never reach."""
 
 
-class DataRace(ProgramError):
-    """Accesses that nothing orders. ``findings`` has each pair of program lines once.
+class CheckFailed(ProgramError):
+    """Checks that watch an execution have found faults. ``findings`` has each of them once.
 
-    The launch has run to its end, and its outputs are those of this run's order.
+    Unless the first finding was to stop it, the launch has run to its end, and its outputs are
+    those of this run's order.
     """
 
     def __init__(self, findings: Sequence[object], location: Location | None = None) -> None:
         super().__init__("\n".join(str(finding) for finding in findings), location)
         self.findings = tuple(findings)
+
+
+class DataRace(CheckFailed):
+    """Accesses that nothing orders, each pair of program lines once."""
 
 
 class HostError(SimulationError):

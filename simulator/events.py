@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from simulator.errors import Location
-    from simulator.machine.warp import Warp
+    from simulator.machine.warp import Mask, Warp
 
 GRANULE_BYTES = 4
 """Shared memory is observed in units of so many bytes, TMEM in (32 lanes x 1 column)."""
@@ -56,3 +56,6 @@ class Observer:
 
     def joined(self, engine: Hashable) -> None:
         """The acting warp has waited for the work that it gave to ``engine``."""
+
+    def fenced(self, fence: str, mask: Mask | None) -> None:
+        """The active lanes of the acting warp have executed the instruction ``fence``."""

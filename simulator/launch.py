@@ -23,7 +23,7 @@ from threadpoolctl import ThreadpoolController
 from simulator.checks import USUAL, Checks
 from simulator.codegen.accumulate import strategy
 from simulator.decode import decode
-from simulator.errors import DataRace, SimulatorBug
+from simulator.errors import SimulatorBug
 from simulator.host.capture import CapturedLaunch
 from simulator.host.link import Argument, HostProgram
 from simulator.host.tensor import Tensor
@@ -37,7 +37,8 @@ from simulator.policy import FAIR, Policy
 from simulator.profile import Profile
 from simulator.profile import profile as profile_of
 from simulator.ptx.parser import parse
-from simulator.sanitizer.race import RaceCheck, merged
+from simulator.sanitizer.finding import Finding, Findings, failure
+from simulator.sanitizer.watch import observer
 
 __all__ = [
     "Checks",
@@ -94,8 +95,9 @@ class KernelRun:
     """One executed launch.
 
     ``counts`` has bytes and operations by name; ``seconds`` is time on the host. ``profile`` is
-    there if it was asked for. Where the policy chooses each step, ``steps`` counts them and
-    ``choices`` has (step, number of agents) for those that several could take.
+    there if it was asked for, ``findings`` if the checks collect them. Where the policy chooses
+    each step, ``steps`` counts them and ``choices`` has (step, number of agents) for those that
+    several could take.
     """
 
     name: str
@@ -109,6 +111,7 @@ class KernelRun:
     profile: Profile | None = None
     steps: int = 0
     choices: tuple[Choice, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,11 @@ class Result:
     def warp_instructions(self) -> int:
         """Dynamic warp-instructions over all launches."""
         return sum(k.warp_instructions for k in self.kernels)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What the checks have found in all launches."""
+        return tuple(finding for k in self.kernels for finding in k.findings)
 
 
 def load(ptx: str, host_object: bytes, entry: str | None = None) -> LoadedProgram:
@@ -240,11 +248,12 @@ def launch_kernel(
 
 
 def _is_native(executor: ExecutorName, checks: Checks, profile: bool) -> bool:
-    if executor == "native" and checks.races:
-        raise ValueError("checks: races are found by executor 'interpreter' alone")
+    if executor == "native" and checks.watching:
+        names = " and ".join(checks.watching)
+        raise ValueError(f"checks: {names} are found by executor 'interpreter' alone")
     if executor == "native" and profile:
         raise ValueError("profile: counted by executor 'interpreter' alone")
-    return executor != "interpreter" and not (checks.races or profile)
+    return executor != "interpreter" and not (checks.watching or profile)
 
 
 def _bytes(argument: Tensor | int | bytes, size: int) -> bytes:
@@ -264,19 +273,13 @@ def _run(
     executed = [0] * len(interpreter.program.blocks) if is_profiled else None
     interpreter.executed = executed
     state.memory.traffic = traffic = Counter[str]() if is_profiled else None
-    watching: list[RaceCheck] = []
-
-    def observe() -> RaceCheck:
-        watching.append(RaceCheck())
-        return watching[-1]
-
+    checks, findings = state.checks, Findings(raises=state.checks.on_finding == "raise")
+    observe = functools.partial(observer, checks, findings) if checks.watching else None
     with np.errstate(all="ignore"), _single_threaded().limit(limits=1):
-        statistics = run_grid(
-            state, interpreter, instruction_limit, observe if state.checks.races else None
-        )
+        statistics = run_grid(state, interpreter, instruction_limit, observe)
     interpreter.executed = None
-    if races := merged(watching):
-        raise DataRace(races)
+    if findings.all and checks.on_finding != "collect":
+        raise failure(findings.all)
     return KernelRun(
         state.program.kernel.name,
         state.grid,
@@ -291,6 +294,7 @@ def _run(
         else profile_of(state.program, executed, traffic or {}, statistics.counts),
         statistics.steps,
         tuple(statistics.choices),
+        findings.all,
     )
 
 

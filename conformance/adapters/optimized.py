@@ -127,7 +127,7 @@ class Optimized:
             num_sms=options.num_sms,
             policy=options.policy,
             seed=options.policy_seed,
-            checks=Checks.of(options.checks),
+            checks=Checks.of(*options.checks),
             transform=self._transform,
             options={
                 "executor": options.executor,

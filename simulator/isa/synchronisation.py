@@ -286,6 +286,8 @@ _FENCES = (
 )
 
 
-@instruction("<fence>", fence=_FENCES, section="9.7.13.3 membar, fence", kind=Kind.EFFECT)
-def fence(warp: Warp, mask: Mask | None) -> None:
+@instruction("<f>", f=_FENCES, section="9.7.13.3 membar, fence", kind=Kind.EFFECT)
+def fence(warp: Warp, mask: Mask | None, *, f: str) -> None:
     """Orders accesses; they are in order here. That one is missing is for a check to find."""
+    if warp.cta.cluster.observer is not None:
+        warp.cta.cluster.observer.fenced(f, mask)

@@ -11,62 +11,30 @@ means that the program does not forbid the other order. Global memory is not wat
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from simulator.errors import Location
-from simulator.events import Observer
 from simulator.machine.tensor_memory import COLUMNS
 from simulator.machine.warp import Warp
 from simulator.sanitizer.clocks import Clock, Clocks, History, joined
+from simulator.sanitizer.finding import Access, Check, Finding, Findings
 
 _AGENTS = 512
 _TENSOR_GRANULES = 4 * COLUMNS
 
 
-@dataclass(frozen=True)
-class Access:
-    """One side of a race: who, how, and where in the program."""
-
-    agent: str
-    writes: bool
-    location: Location
-
-    def __str__(self) -> str:
-        return f"{'write' if self.writes else 'read'} by {self.agent} ({self.location})"
-
-
-@dataclass(frozen=True)
-class Race:
-    """Two unordered accesses, the later one in this run first; ``times`` counts such pairs."""
-
-    memory: str
-    later: Access
-    earlier: Access
-    times: int
-
-    def __str__(self) -> str:
-        return f"race in {self.memory}: {self.later}\n  is not ordered after {self.earlier}"
-
-
-def merged(checks: Iterable[RaceCheck]) -> tuple[Race, ...]:
-    """The races of several clusters, each pair of program lines once."""
-    found: dict[tuple[object, ...], Race] = {}
-    for race in (race for check in checks for race in check.races):
-        sides = [(access.location.ptx_line, access.writes) for access in (race.later, race.earlier)]
-        key = (race.memory, *sides)
-        times = race.times + (found[key].times if key in found else 0)
-        found[key] = replace(found.get(key, race), times=times)
-    return tuple(found.values())
+def _how(writes: int) -> str:
+    return "write" if writes else "read"
 
 
 def _line(location: Location) -> Location:
     """The place in the program alone: the agent is named beside it."""
-    return Location(None, location.ptx_line, location.ptx_text, location.source)
+    return Location(location.kernel, location.ptx_line, location.ptx_text, location.source)
 
 
 @dataclass(frozen=True)
@@ -79,10 +47,11 @@ class _Actor:
     location: Location | None
 
 
-class RaceCheck(Observer):
-    """Watches one cluster; ``races`` lists each pair of program lines once."""
+class RaceCheck(Check):
+    """Watches one cluster; finds each pair of program lines once."""
 
-    def __init__(self) -> None:
+    def __init__(self, findings: Findings) -> None:
+        super().__init__(findings)
         self._clocks = Clocks(_AGENTS)
         self._sequence: dict[int, int] = {}
         self._histories: dict[tuple[str, int], History] = {}
@@ -90,18 +59,9 @@ class RaceCheck(Observer):
         self._open: dict[int, Clock] = {}
         self._kept: list[object] = []  # barriers, so that their identities stay theirs
         self._sites: dict[int, Location] = {}
-        self._found: dict[tuple[Any, ...], tuple[Access, Access, int]] = {}
         self._warp: Warp | None = None
         self._warp_number = -1
         self._engine: _Actor | None = None
-
-    @property
-    def races(self) -> tuple[Race, ...]:
-        """What has been found so far."""
-        return tuple(
-            Race(str(key[0]), later, earlier, times)
-            for key, (later, earlier, times) in self._found.items()
-        )
 
     # 1. Who acts
 
@@ -203,15 +163,15 @@ class RaceCheck(Observer):
         if conflict is None:
             return
         other, other_site = conflict
-        key = (kind, site, other_site)
-        if key in self._found:
-            later, earlier, times = self._found[key]
-            self._found[key] = (later, earlier, times + 1)
-            return
-        names = self._clocks.names
-        later = Access(str(names[actor.number]), write, _line(location))
-        earlier = Access(str(names[other]), bool(other_site & 1), _line(self._sites[other_site]))
-        self._found[key] = (later, earlier, 1)
+        first, names = self._sites[other_site], self._clocks.names
+
+        def finding() -> Finding:
+            later = Access(str(names[actor.number]), _how(write), _line(location))
+            earlier = Access(str(names[other]), _how(other_site & 1), _line(first))
+            return Finding("races", f"nothing orders two accesses to {kind}", later, earlier)
+
+        places = [(place.ptx_line, place.source) for place in (location, first)]
+        self.findings.note(("races", kind, write, other_site & 1, *places), finding)
 
     def _warp_location(self) -> Location:
         assert self._warp is not None

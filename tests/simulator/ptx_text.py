@@ -73,7 +73,7 @@ def run(
 
     start = [array.copy() for array in arrays]
     specified, expected = run_with("interpreter")
-    if not options.get("checks", USUAL).races:  # which native code does not find
+    if not options.get("checks", USUAL).watching:  # which native code does not find
         for array, content in zip(arrays, start, strict=True):
             array[...] = content
         native, written = run_with("native")
