@@ -26,17 +26,17 @@ from conformance.strategies import Drawn, covering_array
 from reference.inputs import make_inputs
 from reports.records import Measurement, RecordWriter
 from simulator.checks import CHECKS
-from simulator.errors import SimulationError
+from simulator.errors import CheckFailed, SimulationError
+from simulator.launch import Finding
 
 TOOL = "evidence"
 WATCHED_KEYS = 300  # of a problem that runs under every check, by the interpreter
 WATCHED = 4  # problems of so many compilations
 
-# Which error each check ends a run with.
+# Which error ends a run for each check that does not watch; the others name themselves.
 ENDS = {
     "bounds": ("OutOfBounds", "Trap"),
     "initialisation": ("Uninitialised",),
-    "races": ("DataRace",),
     "deadlock": ("Deadlock", "ProtocolError"),
 }
 
@@ -68,6 +68,10 @@ def sanitizers(subject: Subject, drawn: Sequence[Drawn]) -> Iterator[Measurement
         inputs = make_inputs(problem, recipe, choice.seed)
         try:
             subject.kernel.run(problem, inputs, run_options(case))
+        except CheckFailed as error:
+            for finding in error.findings:
+                assert isinstance(finding, Finding)
+                findings[finding.check].append(str(finding))
         except SimulationError as error:
             for check, names in ENDS.items():
                 if type(error).__name__ in names:

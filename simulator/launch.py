@@ -43,6 +43,7 @@ from simulator.sanitizer.watch import observer
 __all__ = [
     "Checks",
     "Extent",
+    "Finding",
     "KernelRun",
     "LoadedProgram",
     "Policy",
