@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from conformance.kernel import EngineChoice, Kernel, Output, RunOptions, UsageError
 from conformance.known_limits import KnownLimit, expected, facts
 from conformance.properties import COMPLETES, PROPERTIES, PROPERTY_NAMES, Finding, Observation
+from conformance.relations import RELATIONS, Call, First
 from conformance.strategies import Drawn
 from reference.inputs import Inputs, make_inputs
 from reference.problem import Problem, Recipe
@@ -76,6 +77,10 @@ class Judge:
         """
         runs: dict[str, Verdicts] = {}
         for result in results:
+            if result.case.property in RELATIONS:
+                self._runs[result.case.id] = {result.case.property: result}
+                self._on_result(result)
+                continue
             runs.setdefault(_run_id(result.case), {})[result.case.property] = result
         for run_id, verdicts in runs.items():
             if verdicts.keys() == set(PROPERTY_NAMES):
@@ -91,7 +96,8 @@ class Judge:
         """Return how ``case`` ends for its property; the run is made if it has not been."""
         run_id = _run_id(case)
         if run_id not in self._runs:
-            results = _verdicts(subject, case)
+            relates = case.property in RELATIONS
+            results = _related(subject, case) if relates else _verdicts(subject, case)
             self._runs[run_id] = results
             for result in results.values():
                 self._on_result(result)
@@ -111,7 +117,43 @@ def run_options(case: Case) -> RunOptions:
 
 
 def _run_id(case: Case) -> str:
-    return replace(case, property="").id
+    """Return what results are kept under: properties of a run share it, a relation has its own."""
+    return case.id if case.property in RELATIONS else replace(case, property="").id
+
+
+def _related(subject: Subject, case: Case) -> Verdicts:
+    """Return the result for the relation that the case names.
+
+    Skipped where it says nothing of the problem, where the kernel does not take what it asks for,
+    and where the first run fails by itself, which other properties say.
+    """
+    skipped = CaseResult(case, "skipped")
+    problem, recipe = Problem.from_json(case.problem), Recipe.from_json(case.recipe)
+    support = subject.kernel.supports(problem)
+    if not support.ok:
+        return {case.property: replace(skipped, reason=support.reason)}
+    call = Call(problem, make_inputs(problem, recipe, case.seed), run_options(case))
+    start = time.perf_counter()
+    outcome = _attempt(subject.kernel, problem, call.inputs, call.options)
+    if isinstance(outcome, Exception):
+        return {case.property: replace(skipped, reason=f"the run itself: {outcome}")}
+    splits = outcome.num_splits or _num_splits(subject.kernel, problem, case)
+    first = First(subject.kernel, call, outcome, splits, recipe, case.seed)
+
+    def run(other: Call) -> Output:
+        return subject.kernel.run(other.problem, other.inputs, other.options)
+
+    try:
+        finding = RELATIONS[case.property](first, run)
+    except UsageError as error:
+        return {case.property: replace(skipped, reason=str(error))}
+    except Exception as error:  # a wrong program may raise anything
+        result = _with_error(replace(skipped, seconds=time.perf_counter() - start), error)
+    else:
+        if finding is None:
+            return {case.property: replace(skipped, reason="says nothing of this problem")}
+        result = _found(skipped, finding, start)
+    return {case.property: expected(result, subject.limits, facts(case, splits))}
 
 
 def _verdicts(subject: Subject, case: Case) -> Verdicts:
@@ -170,6 +212,10 @@ def _checked(
         finding = check(observation)
     except Exception as error:  # an output of the wrong shape, say
         return _with_error(result, error)
+    return _found(result, finding, start)
+
+
+def _found(result: CaseResult, finding: Finding, start: float) -> CaseResult:
     return replace(
         result,
         verdict="passed" if finding.holds else "failed",

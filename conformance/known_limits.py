@@ -27,7 +27,7 @@ from types import MappingProxyType
 from typing import Any
 
 from conformance.kernel import UsageError
-from conformance.properties import PROPERTY_NAMES
+from conformance.relations import JUDGED
 from reference.masks import position, visible_keys
 from reference.problem import Problem, Recipe
 from reports.records import Case, CaseResult
@@ -185,8 +185,8 @@ def _limit(kernel: str, entry: Mapping[str, Any]) -> KnownLimit:
         if key not in entry and key not in OPTIONAL:
             raise ValueError(f"{key}: missing key")
     for name in entry["properties"]:
-        if name not in PROPERTY_NAMES:
-            raise ValueError(f"properties: {name!r} is none of {', '.join(PROPERTY_NAMES)}")
+        if name not in JUDGED:
+            raise ValueError(f"properties: {name!r} is none of {', '.join(JUDGED)}")
     example = Case.from_json(json.loads(entry["example"]))
     if example.kernel != kernel:
         raise ValueError(f"example: its kernel is {example.kernel!r}, this file's is {kernel!r}")

@@ -16,6 +16,7 @@ from conformance.judge import Subject
 from conformance.kernel import DEFAULT_KERNELS, ENGINES, UsageError, known_kernels
 from conformance.profiles import PROFILES
 from conformance.properties import PROPERTY_NAMES
+from conformance.relations import RELATION_NAMES
 from conformance.replay import find_case
 from conformance.session import Screen, Session, make_subject, records_to_resume
 from conformance.summary import summary
@@ -111,6 +112,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("subject", subjects, ids=[subject.name for subject in subjects])
     if "property_name" in names:
         metafunc.parametrize("property_name", PROPERTY_NAMES)
+    if "relation_name" in names:
+        metafunc.parametrize("relation_name", RELATION_NAMES)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

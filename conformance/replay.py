@@ -9,7 +9,7 @@ from pathlib import Path
 
 from conformance.judge import run_options
 from conformance.kernel import UsageError
-from conformance.properties import PROPERTY_NAMES
+from conformance.relations import JUDGED
 from reference.problem import Problem, Recipe
 from reference.values import VALUES
 from reports.records import RECORDS_FILE, Case, RecordError, read_records
@@ -78,8 +78,8 @@ def _parsed(where: str, text: str) -> Case:
 def _check(text: str, case: Case) -> None:
     """Refuse a case whose values cannot be run, before anything is compiled."""
     where = f"--replay: {text if len(text) <= 60 else 'the JSON given'}"
-    if case.property not in PROPERTY_NAMES:
-        known = ", ".join(PROPERTY_NAMES)
+    if case.property not in JUDGED:
+        known = ", ".join(JUDGED)
         raise UsageError(f"{where}: property: {case.property!r} is none of {known}")
     try:
         Problem.from_json(case.problem)

@@ -16,6 +16,7 @@ from conformance.kernel import Kernel, UsageError, choose_engine, device_arch, l
 from conformance.known_limits import load_limits
 from conformance.profiles import Profile
 from conformance.progress import Progress
+from conformance.relations import RELATION_NAMES
 from conformance.search import smallest_failure
 from conformance.strategies import Drawn, covering_array
 from reports.records import (
@@ -86,6 +87,14 @@ class Session:
     def covering_cases(self, subject: Subject, property_name: str) -> list[Case]:
         """Return the cases of the covering array, those that share a compilation side by side."""
         return [subject.case(property_name, drawn) for drawn in self._arrays[subject.name]]
+
+    def related_cases(self, subject: Subject, relation_name: str) -> list[Case]:
+        """Return the cases of the covering array that a relation starts from: its own share.
+
+        A relation costs a run or more beside the first one, so each case has one relation.
+        """
+        share = RELATION_NAMES.index(relation_name)
+        return self.covering_cases(subject, relation_name)[share :: len(RELATION_NAMES)]
 
     def smallest_random_failure(self, subject: Subject, property_name: str) -> CaseResult | None:
         """Return the smallest failure among random problems, None where all have the property."""
