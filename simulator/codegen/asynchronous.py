@@ -1,7 +1,7 @@
 """What the tensor core and the TMA unit are asked for, where it completes at once.
 
-A single lane asks, as kernels do. If asynchronous work completes later, or anything is uncommon,
-the table's own function is called.
+A single lane asks for MMAs and commits, as kernels do. If asynchronous work completes later, or
+anything is uncommon, the table's own function is called.
 """
 
 from __future__ import annotations
@@ -11,6 +11,13 @@ from llvmlite import ir
 from simulator.codegen.barriers import arrive, mbarrier, mbarrier_of
 from simulator.codegen.bulk_copy import RANKS
 from simulator.codegen.emit import I1, I32, I64, OK, POINTER, Emitter, Value, ctypes_size
+from simulator.codegen.memory import (
+    addresses,
+    base,
+    region_of,
+    shared_places,
+    tracking,
+)
 from simulator.codegen.state import ClusterState, CtaState
 from simulator.codegen.tensor_core import FORM_PAIR, FORM_WEIGHT_STATIONARY
 from simulator.codegen.translations import effect
@@ -21,10 +28,16 @@ from simulator.machine.memory_map import OFFSET_MASK, RANK_SHIFT
 _KINDS = ("f16", "f8f6f4")
 
 
-def _begin(e: Emitter) -> Value:
-    """The ``ClusterState``; leaves what is not done at once, and several lanes, to Python."""
+def _eager(e: Emitter) -> Value:
+    """The ``ClusterState``; leaves what is not done at once to Python."""
     cluster = e.b.inttoptr(e.warp("cluster"), POINTER)
     e.python_if(e.b.icmp_unsigned("==", e.field(cluster, ClusterState, "eager"), _zero()))
+    return cluster
+
+
+def _begin(e: Emitter) -> Value:
+    """As ``_eager``; leaves several lanes to Python too."""
+    cluster = _eager(e)
     e.python_if(e.b.icmp_unsigned("!=", e.b.ctpop(e.mask), ir.Constant(I32, 1)))
     return cluster
 
@@ -131,26 +144,32 @@ def _commit_multicast(e: Emitter) -> None:
 
 def _load(e: Emitter, s: str, dimensions: int) -> None:
     """Leaves: target, map, coordinates, barrier, perhaps a hint; each address with its offset."""
-    cluster, b = _begin(e), e.b
+    cluster, b = _eager(e), e.b
     last = 4 + dimensions
-
-    def shared(leaf: int) -> Value:
-        return b.zext(b.add(e.uniform(leaf, "b32"), b.trunc(e.immediate(leaf + 1), I32)), I64)
-
-    target, barrier = shared(0), shared(last)
-    if s == "shared::cta":
-        rank = b.lshr(target, ir.Constant(I64, RANK_SHIFT))
-        e.python_if(b.icmp_unsigned("!=", rank, e.field(e.cta, CtaState, "rank")))
-    place = b.add(e.uniform(2, "b64"), e.immediate(3))
-    coordinates = e.room(ir.ArrayType(I64, RANKS))
-    for d in range(RANKS):
-        value = b.sext(e.uniform(4 + d, "s32"), I64) if d < dimensions else _zero()
-        b.store(value, e.offset(coordinates, 8 * d))
-    signature = ir.FunctionType(I32, [POINTER, I64, I64, I64, POINTER, I64])
+    targets, barriers = (e.spill(addresses(e, leaf, "b32")) for leaf in (0, last))
+    maps = e.spill(addresses(e, 2, "b64"))
+    corners = [e.spill(e.source(4 + d, "s32")) for d in range(dimensions)]
+    room = e.room(ir.ArrayType(I64, RANKS))
+    signature = ir.FunctionType(I32, [POINTER, I64, I64, I64, POINTER, I64, I64])
     function = b.inttoptr(e.field(cluster, ClusterState, "tma_load"), signature.as_pointer())
     rank = ir.Constant(I64, dimensions)
-    status = b.call(function, [e.state, place, target, barrier, coordinates, rank])
-    e.python_if(b.icmp_unsigned("!=", status, ir.Constant(I32, OK)))
+
+    def call(lane: Value, asked: Value) -> Value:
+        target, barrier = (b.zext(e.element(x, lane, I32), I64) for x in (targets, barriers))
+        for d in range(RANKS):
+            value = b.sext(e.element(corners[d], lane, I32), I64) if d < dimensions else _zero()
+            b.store(value, e.offset(room, 8 * d))
+        if s == "shared::cta":
+            owner = b.lshr(target, ir.Constant(I64, RANK_SHIFT))
+            e.python_if(b.icmp_unsigned("!=", owner, e.field(e.cta, CtaState, "rank")))
+        place = e.element(maps, lane, I64)
+        return b.call(function, [e.state, place, target, barrier, room, rank, asked])
+
+    lanes = b.zext(b.ctpop(e.mask), I64)
+    with e.each_active() as lane:
+        e.python_if(b.icmp_unsigned("!=", call(lane, lanes), ir.Constant(I32, OK)))
+    with e.each_active() as lane:
+        call(lane, _zero())
 
 
 def _declare_load(dimensions: int, group: str, hint: str) -> None:
@@ -171,3 +190,50 @@ for _dimensions in range(1, RANKS + 1):
     for _group in ("", ".cta_group::1", ".cta_group::2"):
         for _hint in ("", ".L2::cache_hint"):
             _declare_load(_dimensions, _group, _hint)
+
+
+# 4. cp.async
+
+
+def _copy(e: Emitter, span: int, cluster: Value) -> None:
+    """``span`` bytes a lane, between allocations and shared memory of the own CTA."""
+    b = e.b
+    kind = ir.IntType(8 * span)
+    cta, offsets = shared_places(e, 0, span, cluster=False)
+    region, sources = region_of(e, span, leaf=2)
+    tracked, valid = tracking(e, region)
+    ones = ir.Constant(kind, int.from_bytes(b"\1" * span, "little"))
+    with b.if_then(tracked, likely=False), e.each_active() as lane:
+        at = b.inttoptr(b.add(valid, e.element(sources, lane, I64)), POINTER)
+        e.python_if(b.icmp_unsigned("!=", b.load(at, typ=kind, align=1), ones))
+    data, flags = (base(e, cta, name) for name in ("shared", "shared_valid"))
+    with e.each_active() as lane:
+        source = b.inttoptr(e.element(sources, lane, I64), POINTER)
+        offset = e.element(offsets, lane, I64)
+        b.store(b.load(source, typ=kind, align=1), e.offset(data, offset), align=1)
+        b.store(ones, e.offset(flags, offset), align=1)
+    count(e, cluster, "completed", 1)
+
+
+def _copies(e: Emitter, sizes: tuple[int, ...]) -> None:
+    """Of literal sizes only; of whole items only, where a second size follows."""
+    cluster, b = _eager(e), e.b
+    sizes_of = [e.uniform(leaf, "u32") for leaf in range(4, len(e.form.sources))]
+    for other in sizes_of[1:]:
+        e.python_if(b.icmp_unsigned("!=", other, sizes_of[0]))
+    done = e.function.append_basic_block("copied")
+    for span in sizes:
+        with b.if_then(b.icmp_unsigned("==", sizes_of[0], ir.Constant(I32, span))):
+            _copy(e, span, cluster)
+            b.branch(done)
+    e.python_if(ir.Constant(I1, 1))
+    b.branch(done)
+    b.position_at_end(done)
+
+
+for _signature in ("[b32] [b64] u32", "[b32] [b64] u32 u32"):
+
+    @effect("cp.async.<c>.shared<s>.global<p>", _signature, c=("ca", "cg"), s=("", "::cta"),
+            p=("", ".L2::64B", ".L2::128B", ".L2::256B"))  # fmt: skip
+    def _cp_async(e: Emitter, *, c: str) -> None:
+        _copies(e, (16,) if c == "cg" else (4, 8, 16))

@@ -20,8 +20,9 @@ from simulator.machine.barriers import MAX_COUNT, Mbarrier
 from simulator.machine.memory_map import OFFSET_MASK, PARAM_WINDOW
 
 TMA_LOAD: Final = "tma_load"
-"""``i32 (WarpState*, i64 map, i64 target, i64 barrier, i64* coordinates, i64 dimensions)``; five
-coordinates, those beyond the dimensions 0."""
+"""The function ``i32 (WarpState*, i64 map, i64 target, i64 barrier, i64* coordinates, i64
+dimensions, i64 asked)``. There are five coordinates, those beyond the dimensions 0. If ``asked`` is
+not 0, nothing is done yet: the answer is whether so many boxes like this one can be loaded."""
 
 RANKS: Final = 5
 _CHUNK: Final = 16
@@ -39,22 +40,23 @@ class _Load(WarpWriter):
     """The function ``TMA_LOAD``."""
 
     def __init__(self, module: ir.Module) -> None:
-        signature = ir.FunctionType(I32, [POINTER, I64, I64, I64, POINTER, I64])
+        signature = ir.FunctionType(I32, [POINTER, I64, I64, I64, POINTER, I64, I64])
         super().__init__(ir.Function(module, signature, TMA_LOAD))
 
     def build(self) -> None:
-        _, place, target, barrier, coordinates, dimensions = self.function.args
+        _, place, target, barrier, coordinates, dimensions, asked = self.function.args
         self._read_map(place, dimensions)
         self._clip(coordinates)
         region = self._region()
         self._destination(target)
-        held = self._barrier(barrier)
+        held = self._barrier(barrier, asked)
         valid = self.field(region, RegionState, "valid")
         shifted = self.b.sub(valid, self.field(region, RegionState, "base"))
         with self.b.if_then(self.b.icmp_unsigned("!=", valid, _c(0)), likely=False):
             self._each_row(lambda row: self._require_written(row, shifted))
-        self._each_row(self._copy)
-        self._finish(held)
+        with self.b.if_then(self.b.icmp_unsigned("==", asked, _c(0))):
+            self._each_row(self._copy)
+            self._finish(held)
         self.b.ret(ir.Constant(I32, OK))
 
     # 1. What the map says
@@ -148,15 +150,16 @@ class _Load(WarpWriter):
         )
         self.python_if(beyond)
 
-    def _barrier(self, address: Value) -> Value:
-        """The mbarrier, which can take the bytes."""
+    def _barrier(self, address: Value, asked: Value) -> Value:
+        """The mbarrier, which can take the bytes of all boxes."""
         b = self.b
         cta = self.cta_of(b.trunc(address, I32))
         offset = b.and_(address, _c(OFFSET_MASK))
         self.python_if(b.icmp_unsigned("!=", b.and_(offset, _c(7)), _c(0)))
         held = mbarrier_of(self, cta, offset)
-        tx = b.sub(self.field(held, Mbarrier, "tx"), self.box_bytes)
-        self.python_if(b.icmp_signed("<", tx, _c(-MAX_COUNT)))
+        tx = self.field(held, Mbarrier, "tx")
+        least = b.sub(tx, b.mul(self.box_bytes, asked))
+        self.python_if(b.icmp_signed("<", least, _c(-MAX_COUNT)))
         self.python_if(b.icmp_signed(">", tx, _c(MAX_COUNT)))
         return held
 

@@ -31,7 +31,7 @@ _VECTORS = ("", ".v2", ".v4", ".v8")
 _TYPES = memory.TYPES
 
 
-def _addresses(e: Emitter, leaf: int, kind: str) -> Value:
+def addresses(e: Emitter, leaf: int, kind: str) -> Value:
     """base + offset, over the lanes."""
     base = e.source(leaf, kind)
     offset = e.immediate(leaf + 1)
@@ -103,18 +103,18 @@ def _load_param(e: Emitter, *, v: str, t: str) -> None:
 # 2. Shared memory
 
 
-def _shared(e: Emitter, leaf: int, span: int, *, cluster: bool) -> tuple[Value, Value]:
+def shared_places(e: Emitter, leaf: int, span: int, *, cluster: bool) -> tuple[Value, Value]:
     """The addresses' CTA, all of one, and where their offsets (64 bits) are kept."""
-    addresses = _addresses(e, leaf, "b32")
-    rank = e.b.lshr(addresses, splat(addresses.type, RANK_SHIFT))
+    places = addresses(e, leaf, "b32")
+    rank = e.b.lshr(places, splat(places.type, RANK_SHIFT))
     if cluster:
-        kept = e.spill(addresses)
+        kept = e.spill(places)
         cta = e.cta_of(e.element(kept, e.first_lane(), I32))
     else:
         cta = e.cta
     expected = e.splat_of(e.b.trunc(e.field(cta, CtaState, "rank"), I32))
     e.python_if_any(e.b.icmp_unsigned("!=", rank, expected))
-    offsets = e.b.and_(addresses, splat(addresses.type, OFFSET_MASK))
+    offsets = e.b.and_(places, splat(places.type, OFFSET_MASK))
     odd = e.b.and_(offsets, splat(offsets.type, span - 1))
     e.python_if_any(e.b.icmp_unsigned("!=", odd, splat(offsets.type, 0)))
     end = e.b.trunc(e.b.sub(e.field(cta, CtaState, "shared_size"), ir.Constant(I64, span)), I32)
@@ -122,7 +122,8 @@ def _shared(e: Emitter, leaf: int, span: int, *, cluster: bool) -> tuple[Value, 
     return cta, e.spill(e.b.zext(offsets, ints(64)))
 
 
-def _base(e: WarpWriter, cta: Value, name: str) -> Value:
+def base(e: WarpWriter, cta: Value, name: str) -> Value:
+    """The address that a field of a ``CtaState`` holds, as a pointer."""
     return e.b.inttoptr(e.field(cta, CtaState, name), POINTER)
 
 
@@ -132,8 +133,8 @@ _SPACES = ("shared", "shared::cta", "shared::cluster")
 @effect("ld<o>.<space><v>.<t>", o=("", *memory._LOAD_ORDER), space=_SPACES, v=_VECTORS, t=_TYPES)
 def _load_shared(e: Emitter, *, space: str, t: str) -> None:
     count = len(e.targets)
-    cta, offsets = _shared(e, 0, BITS[t] // 8 * count, cluster=space == "shared::cluster")
-    data, valid = _base(e, cta, "shared"), _base(e, cta, "shared_valid")
+    cta, offsets = shared_places(e, 0, BITS[t] // 8 * count, cluster=space == "shared::cluster")
+    data, valid = base(e, cta, "shared"), base(e, cta, "shared_valid")
     checked = e.b.icmp_unsigned("!=", e.field(cta, CtaState, "check_shared"), ir.Constant(I64, 0))
     with e.b.if_then(checked, likely=True), e.each_active() as lane:
         _require_valid(e, e.offset(valid, e.element(offsets, lane, I64)), t, count)
@@ -145,8 +146,8 @@ def _load_shared(e: Emitter, *, space: str, t: str) -> None:
 @effect("st<o>.<space><v>.<t>", o=("", *memory._STORE_ORDER), space=_SPACES, v=_VECTORS, t=_TYPES)
 def _store_shared(e: Emitter, *, space: str, t: str) -> None:
     count = len(e.form.sources) - 2
-    cta, offsets = _shared(e, 0, BITS[t] // 8 * count, cluster=space == "shared::cluster")
-    data, valid = _base(e, cta, "shared"), _base(e, cta, "shared_valid")
+    cta, offsets = shared_places(e, 0, BITS[t] // 8 * count, cluster=space == "shared::cluster")
+    data, valid = base(e, cta, "shared"), base(e, cta, "shared_valid")
     values = _sources(e, 2, t, count)
     with e.each_active() as lane:
         offset = e.element(offsets, lane, I64)
@@ -157,22 +158,22 @@ def _store_shared(e: Emitter, *, space: str, t: str) -> None:
 # 3. Global memory
 
 
-def _region(e: Emitter, span: int) -> tuple[Value, Value]:
+def region_of(e: Emitter, span: int, leaf: int = 0) -> tuple[Value, Value]:
     """The allocation that all addresses lie in, and where the addresses are kept."""
-    addresses = _addresses(e, 0, "b64")
-    kept = e.spill(addresses)
+    places = addresses(e, leaf, "b64")
+    kept = e.spill(places)
     region, start, end = find_region(e, e.element(kept, e.first_lane(), I64))
-    odd = e.b.and_(addresses, splat(addresses.type, span - 1))
-    e.python_if_any(e.b.icmp_unsigned("!=", odd, splat(addresses.type, 0)))
-    e.python_if_any(e.b.icmp_unsigned("<", addresses, e.splat_of(start)))
+    odd = e.b.and_(places, splat(places.type, span - 1))
+    e.python_if_any(e.b.icmp_unsigned("!=", odd, splat(places.type, 0)))
+    e.python_if_any(e.b.icmp_unsigned("<", places, e.splat_of(start)))
     last = e.b.sub(end, ir.Constant(I64, span))
-    e.python_if_any(e.b.icmp_unsigned(">", addresses, e.splat_of(last)))
+    e.python_if_any(e.b.icmp_unsigned(">", places, e.splat_of(last)))
     return region, kept
 
 
 def find_region(e: WarpWriter, first: Value) -> tuple[Value, Value, Value]:
     """The allocation that holds an address, and its start and end; none is left to Python."""
-    table = _base(e, e.cta, "regions")
+    table = base(e, e.cta, "regions")
     count = e.field(e.cta, CtaState, "region_count")
     e.python_if(e.b.icmp_unsigned("==", count, ir.Constant(I64, 0)))
     search, found, onwards = (e.function.append_basic_block(n) for n in ("search", "found", "next"))
@@ -194,7 +195,7 @@ def find_region(e: WarpWriter, first: Value) -> tuple[Value, Value, Value]:
     return region, start, end
 
 
-def _tracked(e: Emitter, region: Value) -> tuple[Value, Value]:
+def tracking(e: Emitter, region: Value) -> tuple[Value, Value]:
     """Whether the allocation remembers what was written, and its valid bytes less its base."""
     valid = e.field(region, RegionState, "valid")
     shifted = e.b.sub(valid, e.field(region, RegionState, "base"))
@@ -205,14 +206,14 @@ def _tracked(e: Emitter, region: Value) -> tuple[Value, Value]:
 @effect("ld<c>.global<v>.<t>", c=memory._LOAD_ORDER, v=_VECTORS, t=_TYPES)
 def _load_global(e: Emitter, *, t: str) -> None:
     count = len(e.targets)
-    region, addresses = _region(e, BITS[t] // 8 * count)
-    tracked, valid = _tracked(e, region)
+    region, places = region_of(e, BITS[t] // 8 * count)
+    tracked, valid = tracking(e, region)
     with e.b.if_then(tracked, likely=False), e.each_active() as lane:
-        at = e.b.add(valid, e.element(addresses, lane, I64))
+        at = e.b.add(valid, e.element(places, lane, I64))
         _require_valid(e, e.b.inttoptr(at, POINTER), t, count)
     targets = _targets(e)
     with e.each_active() as lane:
-        at = e.b.inttoptr(e.element(addresses, lane, I64), POINTER)
+        at = e.b.inttoptr(e.element(places, lane, I64), POINTER)
         _copy(e, at, targets, lane, t, load=True)
 
 
@@ -220,14 +221,14 @@ def _load_global(e: Emitter, *, t: str) -> None:
 @effect("st<c>.global<v>.<t>", c=memory._STORE_ORDER, v=_VECTORS, t=_TYPES)
 def _store_global(e: Emitter, *, t: str) -> None:
     count = len(e.form.sources) - 2
-    region, addresses = _region(e, BITS[t] // 8 * count)
-    tracked, valid = _tracked(e, region)
+    region, places = region_of(e, BITS[t] // 8 * count)
+    tracked, valid = tracking(e, region)
     values = _sources(e, 2, t, count)
     with e.each_active() as lane:
-        address = e.element(addresses, lane, I64)
+        address = e.element(places, lane, I64)
         _copy(e, e.b.inttoptr(address, POINTER), values, lane, t, load=False)
     with e.b.if_then(tracked, likely=False), e.each_active() as lane:
-        at = e.b.add(valid, e.element(addresses, lane, I64))
+        at = e.b.add(valid, e.element(places, lane, I64))
         _mark_valid(e, e.b.inttoptr(at, POINTER), t, count)
 
 

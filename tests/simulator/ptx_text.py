@@ -87,10 +87,10 @@ def run(
 def _facts(outcome: KernelRun | SimulationError) -> tuple[object, ...]:
     """What does not depend on who runs a kernel.
 
-    How often a warp polls may, and with it where a loop is when a limit is reached.
+    Where a loop is when a limit is reached does: native code looks at it now and then.
     """
     if not isinstance(outcome, SimulationError):
-        return (outcome.counts,)
+        return (outcome.counts, outcome.warp_instructions, outcome.polls)
     return (type(outcome), "" if "endless loop" in outcome.message else str(outcome))
 
 

@@ -101,6 +101,31 @@ def test_bulk_tensor_load(shape, dtype, box, corner):
     assert out.tobytes() == expected.tobytes()
 
 
+@pytest.mark.parametrize("bad_lane", [None, 3])
+def test_lanes_that_load_at_once(bad_lane):
+    """Four lanes load a box each; one that can't be loaded is an error, whichever it is."""
+    array = random((16, 16), "uint32")
+    out = np.zeros(1024, np.uint8)
+    body = (
+        START.format(barrier=1024)
+        + f"""setp.gt.u32 %p2, %t2, 3; mov.b64 %rd1, map;
+        cvta.param.u64 %rd1, %rd1; @%p1 bra ALL;
+        mbarrier.arrive.expect_tx.shared.b64 _, [%r2], 1024; ALL: @%p2 bra WAIT; shl.b32 %r3, %t2, 8; add.u32 %r4, %r1, %r3; shl.b32 %r5, %t2, 2;
+        setp.eq.u32 %p2, %t2, {31 if bad_lane is None else bad_lane};
+        selp.b32 %r5, 4096, %r5, %p2;
+        cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes
+        [%r4], [%rd1, {{0, %r5}}], [%r2];\nWAIT:"""
+        + WAIT
+    )
+    x = {"map": tensor_map(array, (16, 4)), "x": Tensor.of(array, "x", strict=True), "out": out}
+    if bad_lane is None:
+        run(body + copy_out(256), x, shared_bytes=2048)
+        assert out.tobytes() == array.tobytes()
+    else:
+        error = failure(OutOfBounds, body + copy_out(256), x, shared_bytes=2048)
+        assert error.location.lanes == (bad_lane,)
+
+
 @pytest.mark.parametrize("span", SWIZZLES)
 @pytest.mark.parametrize("policy", ["fair", "late", "random"])
 def test_bulk_tensor_load_swizzles(span, policy):
