@@ -110,7 +110,8 @@ def test_lanes_that_load_at_once(bad_lane):
         START.format(barrier=1024)
         + f"""setp.gt.u32 %p2, %t2, 3; mov.b64 %rd1, map;
         cvta.param.u64 %rd1, %rd1; @%p1 bra ALL;
-        mbarrier.arrive.expect_tx.shared.b64 _, [%r2], 1024; ALL: @%p2 bra WAIT; shl.b32 %r3, %t2, 8; add.u32 %r4, %r1, %r3; shl.b32 %r5, %t2, 2;
+        mbarrier.arrive.expect_tx.shared.b64 _, [%r2], 1024; ALL: @%p2 bra WAIT;
+        shl.b32 %r3, %t2, 8; add.u32 %r4, %r1, %r3; shl.b32 %r5, %t2, 2;
         setp.eq.u32 %p2, %t2, {31 if bad_lane is None else bad_lane};
         selp.b32 %r5, 4096, %r5, %p2;
         cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes
