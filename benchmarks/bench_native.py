@@ -54,6 +54,21 @@ def test_run(benchmark: BenchmarkFixture, size: str, executor: ExecutorName) -> 
     assert output.out.isfinite().all()
 
 
+@needs_peers
+@pytest.mark.parametrize("keys", [1024, 2048, 4096, 8192, 16384])
+@pytest.mark.parametrize("batch", [1, 4])
+def test_growth(benchmark: BenchmarkFixture, batch: int, keys: int) -> None:
+    """Time over K and B, one split: should be linear in their product."""
+    if batch * keys > 16384:
+        pytest.skip("no more to be learnt")
+    problem = Problem(Dims(128, 1), "float8_e4m3fn", 64, (keys,) * batch, softmax_scale=192**-0.5)
+    inputs = make_inputs(problem, Recipe(), 0)
+    kernel, options = tokenspeed.fp8_2_0_4(), RunOptions(num_splits=1)
+    kernel.run(problem, inputs, options)
+    output = benchmark.pedantic(kernel.run, (problem, inputs, options), rounds=3)
+    assert output.out.isfinite().all()
+
+
 def test_compile_forms(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
     """Eight forms and the driver, nothing in the cache."""
     wanted = forms(decode(parse(FORMS).kernels["k"]))
