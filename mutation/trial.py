@@ -176,11 +176,12 @@ def synchronisation_cases() -> tuple[Case, ...]:
     """The cases for mutants of synchronisation, the quickest and most telling first.
 
     Problem 0 has several tiles in a split, problem 1 one: some kernels are wrong under
-    ``run_to_block`` with several.
+    ``run_to_block`` with several. Problem 2 has so many that every ring of stages is used again.
     """
     watched = replace(Case(0, "fair"), checks=ALL_CHECKS)
     return (
         Case(0, "fair"),
+        Case(2, "late"),
         Case(0, "late"),
         Case(0, "run_to_block"),
         Case(1, "run_to_block"),
@@ -194,11 +195,14 @@ def synchronisation_cases() -> tuple[Case, ...]:
         replace(watched, policy="quantum_1"),
         replace(watched, policy="random", seed=1),
         replace(watched, problem=1),
+        *(Case(2, "random", seed) for seed in range(2)),
+        replace(watched, problem=2),
+        replace(watched, problem=2, policy="late"),
     )
 
 
 def synchronisation_problems(dtype: str, heads: int, queries: int) -> list[tuple[Problem, int]]:
-    """Two calls with two splits each: of three and two tiles, and of one tile."""
+    """Three calls with two splits each: of three and two tiles, of one tile, of ten."""
     return [
         (
             Problem(
@@ -212,5 +216,5 @@ def synchronisation_problems(dtype: str, heads: int, queries: int) -> list[tuple
             ),
             2,
         )
-        for keys in (600, 256)
+        for keys in (600, 256, 2500)
     ]
