@@ -48,8 +48,8 @@ query, epilogue. *Ragged* is what one key more than {KEYS} costs above a tile. *
 second kernel where {SPLITS} splits are asked for. Waits count once, however often they are tried.
 
 Two readings: a *ragged* tile as a whole is a tile plus that column, and ours is below the peer's there
-too. In the *ends* our query comes through ordinary loads (global bytes) and the peer's through TMA
-(TMA bytes): the sum of both columns is what compares.
+too. In the *ends* our query comes by ordinary loads (global bytes) and the peer's by TMA (TMA
+bytes): the sum of both columns is what compares.
 """
 
 
