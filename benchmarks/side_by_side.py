@@ -47,8 +47,8 @@ is no Blackwell behind any figure, and none is a time. One request, pages of 64,
 query, epilogue. *Ragged* is what one key more than {KEYS} costs above a tile. *Combine* is the
 second kernel where {SPLITS} splits are asked for. Waits count once, however often they are tried.
 
-Two readings: a *ragged* tile as a whole is a tile plus that column, and ours is below the peer's there
-too. In the *ends* our query comes by ordinary loads (global bytes) and the peer's by TMA (TMA
+Two readings: a *ragged* tile as a whole is a tile plus that column, and ours is below the peer's
+there too. In the *ends* our query comes by ordinary loads (global bytes) and the peer's by TMA (TMA
 bytes): the sum of both columns is what compares.
 """
 
