@@ -59,9 +59,10 @@ def _split(query, tiles, latent, softmax_scale, settings, noise):  # the online 
         factor = torch.where(keep, 1.0, _ex2((row_max - new_max) * scale, noise))
         row_max = new_max
         p = _ex2(_fma(scores, scale, -row_max * scale), noise)
-        row_sum = row_sum * factor
+        tile_sum = torch.zeros(len(query))  # a tile is summed by itself, as the kernels at hand do
         for column in p.T:
-            row_sum = row_sum + column
+            tile_sum = tile_sum + column
+        row_sum = row_sum * factor + tile_sum
         cast = (p * settings.p_scale).to(query.dtype)
         out = matmul(cast, tile[:, :latent], out * factor[:, None])
     reciprocal = 1.0 / (row_sum * settings.p_scale)
