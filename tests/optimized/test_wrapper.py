@@ -154,3 +154,30 @@ def test_only_the_results_are_allocated_and_no_value_is_read() -> None:
     with Recorder() as recorder:
         call(problem, wide, workspace_buffer=workspace)
     assert recorder.names.count("_to_copy") == 1  # int32 lengths, of a few bytes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("batch", "tokens"), [(1, 65_600), (65_600, 1)])
+def test_more_rows_than_a_grid_has_in_y_and_z(batch: int, tokens: int) -> None:
+    """With three keys, weighed here: the oracle takes token by token."""
+    draw = torch.Generator().manual_seed(1)
+    query = torch.randn(batch, tokens, 1, 576, generator=draw).to(torch.bfloat16)
+    cache = torch.randn(1, 64, 576, generator=draw).to(torch.bfloat16)
+    given: dict[str, Any] = {
+        "workspace_buffer": torch.empty(0, dtype=torch.int8),
+        "kv_lora_rank": 512,
+        "qk_rope_head_dim": 64,
+        "block_tables": torch.zeros(batch, 1, dtype=torch.int32),
+        "seq_lens": torch.full((batch,), 3, dtype=torch.int32),
+        "max_seq_len": 3,
+        "softmax_scale": 1 / math.sqrt(192),
+    }
+    out, lse = mla_decode(
+        query, cache, **given, causal_mask=False, return_lse=True, num_splits=1, lse_base="e"
+    )
+    keys = cache[0, :3].double()
+    scores = query.double().reshape(-1, 576) @ keys.T / math.sqrt(192)
+    exact = torch.softmax(scores, -1) @ keys[:, :512]
+    # P and the output are each rounded to 8 bits: 2^-9 of the largest value either way.
+    assert (out.double().reshape(-1, 512) - exact).abs().max() < 2**-7 * keys.abs().max()
+    assert (lse.double().flatten() - torch.logsumexp(scores, -1)).abs().max() < 1e-5
