@@ -141,6 +141,10 @@ def _related(subject: Subject, case: Case) -> Verdicts:
     first = First(subject.kernel, call, outcome, splits, recipe, case.seed)
 
     def run(other: Call) -> Output:
+        asked = facts(replace(case, problem=other.problem.to_json()), splits)
+        for limit in subject.limits:
+            if limit.concerns(COMPLETES, asked):
+                raise UsageError(f"what it asks for is beyond known limit {limit.id}")
         return subject.kernel.run(other.problem, other.inputs, other.options)
 
     try:

@@ -184,7 +184,7 @@ class _Gathering:
         self.properties[result.case.property].add(result)
         if result.verdict == "skipped":
             return
-        factors = {name: factor(value, result.case) for name, value in FACTORS.items()}
+        factors = {name: factor(FACTORS[name], result.case) for name in MAPPED}
         for name, (row, column) in HEAT_MAPS.items():
             cell = self.cells[name][factors[row], factors[column]]
             cell[0] += 1
@@ -286,6 +286,10 @@ HEAT_MAPS: Mapping[str, tuple[str, str]] = {
         ("schedule", "batch"),
     )
 }
+
+
+MAPPED = tuple(dict.fromkeys(name for pair in HEAT_MAPS.values() for name in pair))
+"""The factors that some heat map counts by."""
 
 
 def _heat_map(cells: Mapping[tuple[str, str], list[int]]) -> HeatMap:

@@ -446,20 +446,19 @@ def _fields_of(cls: Callable[..., object]) -> dict[str, _Known]:
 def _fits(hint: Any) -> Callable[[object], bool]:
     """Return the test whether a JSON value can stand for a field of type ``hint``."""
     origin, arguments = get_origin(hint), get_args(hint)
-    if hint is Any:
-        return lambda value: True
     if origin is tuple:
         entry = _fits(arguments[0])
         return lambda value: isinstance(value, list | tuple) and all(map(entry, value))
+    if origin is dict and arguments[1] is Any:
+        return lambda value: isinstance(value, dict)
     if origin is dict:
         entry = _fits(arguments[1])
         return lambda value: isinstance(value, dict) and all(map(entry, value.values()))
-    if arguments:
-        options = [_fits(option) for option in arguments]
-        return lambda value: any(fits(value) for fits in options)
-    # A bool is an int to Python and none to JSON.
-    wanted = (int, float) if hint is float else (hint,)
-    return lambda value: isinstance(value, wanted) and (hint is bool or value.__class__ is not bool)
+    # What JSON reads into has just these classes; a bool is an int to Python and none to JSON.
+    kinds = set(arguments or (hint,))
+    if float in kinds:
+        kinds.add(int)
+    return lambda value: value.__class__ in kinds
 
 
 def _new_folder(root: Path, tool: str) -> Path:

@@ -8,6 +8,7 @@ import pytest
 
 from conformance.judge import Judge
 from conformance.kernel import Output, RunOptions
+from conformance.known_limits import KnownLimit
 from conformance.relations import RELATION_NAMES, RELATIONS
 from conformance.session import Session
 from conformance.strategies import Choice
@@ -203,3 +204,24 @@ def test_a_finished_relation_is_remembered():
     judge.remember(made)
     assert judge.knows(one)
     assert later == made
+
+
+def test_what_a_relation_asks_for_beyond_a_known_limit_is_skipped():
+    """A kernel that cannot do one token says so of its runs; the relation asks for just that."""
+
+    def answer(problem: Problem, inputs: Inputs, options: RunOptions) -> Output:
+        if problem.dims.seq_len_q == 1:
+            raise RuntimeError("no kernel for one token")
+        return right(problem, inputs)
+
+    one = case("tokens_are_single_calls")
+    limit = KnownLimit(
+        id="one-token", reason="", properties=("completes",), when={"seq_len_q": 1}, example=one
+    )
+    subject = cases.subject(Exact(answer=answer))
+    judged = [
+        Judge(lambda result: None).judge(given, one)
+        for given in (subject, replace(subject, limits=(limit,)))
+    ]
+    assert [result.verdict for result in judged] == ["error", "skipped"]
+    assert judged[1].reason == "what it asks for is beyond known limit one-token"

@@ -67,7 +67,7 @@ MALFORMED: list[tuple[dict[str, Any], str]] = [
     ({"colour": 1}, "colour: unknown key, known are kernel, engine"),
     ({"property": "is_nice"}, "property: 'is_nice' is none of completes, matches_float64"),
     ({"engine": "gpu"}, "engine: 'gpu' is none of simulator, cuda"),
-    ({"policy": "lucky"}, "policy: 'lucky' is none of fair"),
+    ({"policy": "lucky"}, "policy 'lucky' is not one of fair"),
     ({"num_splits": 300}, "num_splits: 300 is outside [1, 256]"),
     ({"problem": {}}, "problem lacks the key 'dims'"),
     ({"problem": {**CASE.problem, "page_size": 48}}, "page_size must be one of (2, 4, 8, 16, 32"),

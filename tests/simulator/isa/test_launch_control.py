@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from simulator.errors import Trap
+from simulator.isa import launch_control
 from simulator.policy import POLICIES, Policy
+from tests.simulator.isa.instructions import Family
 from tests.simulator.ptx_text import failure, run
 
 TRY = "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes{all}.b128"
@@ -62,3 +64,28 @@ def test_a_response_to_another_cta_is_refused():
     request = TRY.format(all="")
     body = f"mov.u32 %r1, smem; mapa.shared::cluster.u32 %r2, %r1, 1; {request} [%r2], [%r1];"
     assert "CTA rank 1" in str(failure(Trap, body, {}, grid=2, cluster=2, shared_bytes=32))
+
+
+# What the queries read, lane by lane, from a response of any bits
+
+FAMILY = Family(launch_control)
+
+
+@FAMILY.oracle(f"{QUERY}.is_canceled.pred.b128", "pred = b128")
+def is_canceled(response):
+    return response[1] >> 32 != 0
+
+
+@FAMILY.oracle(f"{QUERY}.get_first_ctaid::<d>.b32.b128", "b32 = b128", d=("x", "y", "z"))
+def first_ctaid(response, *, d):
+    return {"x": response[0], "y": response[0] >> 32, "z": response[1]}[d] & 0xFFFFFFFF
+
+
+@FAMILY.oracle(f"{QUERY}.get_first_ctaid.v4.b32.b128", "(b32*4) = b128")
+def first_ctaid_vector(response):
+    return tuple(half >> shift & 0xFFFFFFFF for half in response for shift in (0, 32))
+
+
+@pytest.mark.parametrize("template", [name for name in FAMILY.templates if name.startswith(QUERY)])
+def test_a_query_reads_its_part_of_the_response(template):
+    FAMILY.check(template)
