@@ -1,0 +1,68 @@
+"""What a sign-off is told beside judged cases: compilations, and findings where there are any."""
+
+import math
+from dataclasses import dataclass
+
+import pytest
+
+from conformance.adapters.optimized import Optimized
+from conformance.evidence import compilations, sanitizers
+from conformance.strategies import Choice
+from reference.problem import Dims, Problem, Recipe
+from simulator.checks import CHECKS
+from simulator.errors import Deadlock, Location, OutOfBounds, Unsupported
+from tests.conformance import cases
+from tests.conformance.fake_kernel import FakeKernel
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # the DSL's own, when it compiles
+PROBLEM = Problem(Dims(16, 2), "float8_e4m3fn", 64, (130,), softmax_scale=1 / math.sqrt(192))
+DRAWN = [(PROBLEM, Recipe(), Choice(0, 1))]
+
+
+@dataclass(frozen=True)
+class Ends(FakeKernel):
+    """A kernel whose every run ends with an error."""
+
+    error: Exception | None = None
+
+    def run(self, problem, inputs, options):
+        raise self.error or Unsupported("no such instruction")
+
+
+def found(kernel) -> dict[str, float | None]:
+    measured = sanitizers(cases.subject(kernel), DRAWN)
+    return {measurement.name: measurement.value for measurement in measured}
+
+
+def test_a_run_that_ends_well_finds_nothing():
+    assert found(FakeKernel()) == dict.fromkeys(CHECKS, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "check"),
+    [(OutOfBounds("past the end", Location()), "bounds"), (Deadlock("stuck"), "deadlock")],
+)
+def test_an_error_is_a_finding_of_its_check(error, check):
+    assert found(Ends(error=error)) == dict.fromkeys(CHECKS, 0.0) | {check: 1.0}
+
+
+def test_what_the_testbed_cannot_run_is_no_evidence():
+    with pytest.raises(Unsupported, match="no such instruction"):
+        found(Ends())
+
+
+def test_a_fence_taken_out_of_a_real_kernel_is_found():
+    assert found(Optimized()) == dict.fromkeys(CHECKS, 0.0)
+    without = Optimized(transform=lambda ptx: ptx.replace("fence.proxy.async.shared::cta;", ""))
+    assert found(without)["proxy"] > 0
+
+
+def test_each_kernel_of_a_compilation_is_looked_at():
+    split, combine = sorted(
+        compilations(cases.subject(Optimized()), DRAWN), key=lambda m: "combine" in m.name
+    )
+    assert combine.name.endswith("combine_splits")
+    assert split.detail["registers"] > combine.detail["registers"] > 0
+    assert split.detail["local_bytes"] == 0
+    assert split.detail["tmem_cols"] == 512
+    assert len(split.detail["ptx_sha256"]) == 64
