@@ -31,6 +31,7 @@ from reports.records import (
 )
 
 WORST_CASES = 10
+_ENCODER = json.JSONEncoder(sort_keys=True)
 BAD_CASES = 100
 RATIO_BINS = tuple(index / 20 for index in range(21))
 """Edges of the bins that error/bound is counted in; what lies above the last is a failure."""
@@ -305,8 +306,7 @@ def natural(text: str) -> tuple[float, str]:
 
 
 def _digest(values: dict[str, Any]) -> bytes:
-    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
-    return hashlib.blake2b(text.encode(), digest_size=12).digest()
+    return hashlib.blake2b(_ENCODER.encode(values).encode(), digest_size=12).digest()
 
 
 def _time(text: str) -> datetime | None:
