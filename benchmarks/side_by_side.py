@@ -21,6 +21,7 @@ from conformance.kernel import Kernel, RunOptions
 from reference.inputs import make_inputs
 from reference.problem import Dims, Problem, Recipe
 from simulator.launch import KernelRun
+from simulator.profile import Profile
 
 SHAPES = ((128, 1), (64, 2), (16, 4), (96, 4), (32, 1))  # heads, query tokens
 KEYS, MORE_KEYS, TILE_KEYS = 4096, 8192, 128
@@ -29,12 +30,20 @@ FACTORIES: dict[str, Callable[[], Kernel]] = {
     "float8_e4m3fn": tokenspeed.fp8_2_0_4,
     "bfloat16": tokenspeed.bf16_2_0_4,
 }
+
+
+def profile_of(run: KernelRun) -> Profile:
+    """Return the counts of a launch that was profiled."""
+    assert run.profile is not None
+    return run.profile
+
+
 QUANTITIES: dict[str, Callable[[KernelRun], float]] = {
-    "warp-instructions": lambda run: run.profile.warp_instructions,  # type: ignore[union-attr]
-    "special functions": lambda run: run.profile.special_functions,  # type: ignore[union-attr]
+    "warp-instructions": lambda run: profile_of(run).warp_instructions,
+    "special functions": lambda run: profile_of(run).special_functions,
     "tensor-core FLOP": lambda run: run.counts["mma_flop"],
     "TMA bytes": lambda run: run.counts["tma_load_bytes"] + run.counts["tma_store_bytes"],
-    "global bytes (sectors)": lambda run: sum(run.profile.bytes.values()),  # type: ignore[union-attr]
+    "global bytes (sectors)": lambda run: sum(profile_of(run).bytes.values()),
 }
 
 HEAD = f"""# Our kernels beside tokenspeed-mla 2.0.4

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from conformance import matrix
 from conformance.judge import Subject
 from conformance.kernel import DEFAULT_KERNELS, ENGINES, UsageError, known_kernels
+from conformance.peer_rows import PROBLEMS_PER_SHAPE, SHAPES
 from conformance.profiles import PROFILES
 from conformance.properties import PROPERTY_NAMES
 from conformance.relations import RELATION_NAMES
@@ -50,8 +52,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=tuple(PROFILES),
         default="default",
         help="how much is run: smoke a minute or two, default within ten minutes, deep for hours, "
-        "matrix the whole range of the contract: 2,200 problems, peers what the published kernels "
-        "take: 108 problems for each. "
+        f"matrix the whole range of the contract: {matrix.ROWS:,} problems, peers what the "
+        f"published kernels take: {SHAPES * PROBLEMS_PER_SHAPE} problems for each. "
         "Each draws the same problems every time; --hypothesis-seed N draws others",
     )
     group.addoption(

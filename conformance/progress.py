@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from conformance.properties import COMPLETES
+from conformance.relations import RELATIONS
 from reports.records import CaseResult
 
 PLAIN_SECONDS = 15.0
@@ -37,8 +38,8 @@ class Progress:
         self._started = self._written = self.clock()
 
     def update(self, result: CaseResult) -> None:
-        """Take note of one result; the first result of each run counts the run."""
-        if result.case.property == COMPLETES:
+        """Take note of one result; the first one of a run counts it, and so does a relation's."""
+        if result.case.property == COMPLETES or result.case.property in RELATIONS:
             self.done += 1
             self.total = max(self.total, self.done)
         expected = result.verdict == "expected_failure"

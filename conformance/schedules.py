@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -162,7 +161,7 @@ def _earlier(folder: str | None) -> dict[str, CaseResult]:
     """The results of an earlier run by the ids of their cases; UsageError if of other sources."""
     if folder is None:
         return {}
-    return {result.case.id: result for result in records_to_resume(str(Path(folder))).results}
+    return {result.case.id: result for result in records_to_resume(folder).results}
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

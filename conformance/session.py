@@ -125,8 +125,9 @@ class Session:
     def _planned_runs(self) -> int:
         if self.replayed is not None:
             return len(self.subjects)
+        # Each case of the array runs once by itself, and once more in its relation.
         return sum(
-            len(self._arrays[subject.name]) + self.profile.random_problems + len(subject.limits)
+            2 * len(self._arrays[subject.name]) + self.profile.random_problems + len(subject.limits)
             for subject in self.subjects
         )
 

@@ -12,11 +12,11 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 import torch
 
 from conformance.kernel import Kernel, UsageError, load_kernel
+from conformance.session import device_text, records_to_resume
 from mutation.ptx import Mutant, Mutation, mutants
 from mutation.trial import (
     Trial,
@@ -24,7 +24,8 @@ from mutation.trial import (
     synchronisation_cases,
     synchronisation_problems,
 )
-from reports.records import RECORDS_FILE, Measurement, RecordWriter, RunHeader, read_records
+from reference.problem import Problem
+from reports.records import Measurement, RecordWriter
 
 TOOL = "mutation"
 DTYPES = {"fp8": "float8_e4m3fn", "bf16": "bfloat16", "fp16": "float16"}
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _chosen(kernel, trial, problems[0][0])[part - 1 :: parts]
     print(f"{len(chosen)} mutants of statements that run, {len(trial.cases)} cases", flush=True)
     subject = f"{options.kernel} {options.dtype} heads {options.heads} queries {options.queries}"
-    with RecordWriter(TOOL, options.results) as records:
+    with RecordWriter(TOOL, options.results, device=device_text()) as records:
         found = []
         for mutant in chosen:
             measured = known.get((subject, mutant.id))
@@ -69,10 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(any(m.detail["status"] == "survived" for m in found))
 
 
-def _chosen(kernel: Kernel, trial: Trial, problem: object) -> list[Mutant]:
+def _chosen(kernel: Kernel, trial: Trial, problem: Problem) -> list[Mutant]:
     """The mutants of what the problems execute; waits first, they are what matters most."""
     executed = trial.executed_lines(kernel)
-    text = kernel.compile(problem, kernel.arches[0]).ptx  # type: ignore[arg-type]
+    text = kernel.compile(problem, kernel.arches[0]).ptx
     runs = [mutant for mutant in mutants(text) if mutant.line in executed]
     return sorted(runs, key=lambda mutant: (mutant.kind != "wait", "remove" not in mutant.id))
 
@@ -127,12 +128,8 @@ def _earlier(folder: str | None) -> dict[tuple[str, str], Measurement]:
     """The verdicts of an earlier run by kernel and mutant; UsageError if of other sources."""
     if folder is None:
         return {}
-    records = read_records(Path(folder) / RECORDS_FILE)
-    now = RunHeader.collect(TOOL, "")
-    then = records.header
-    if then.dirty or now.dirty or then.revision != now.revision:
-        raise UsageError(f"--resume: {folder} was made of {then.revision}, this is {now.revision}")
-    return {(m.kernel, m.name): m for m in records.measurements if m.topic == "mutant"}
+    measured = records_to_resume(folder).measurements
+    return {(m.kernel, m.name): m for m in measured if m.topic == "mutant"}
 
 
 def _part(text: str) -> tuple[int, int]:

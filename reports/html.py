@@ -26,7 +26,6 @@ TOPICS: Mapping[str, tuple[str, str, Mapping[str, str]]] = {
             "registers": "registers",
             "spill bytes": "spill_bytes",
             "local bytes": "local_bytes",
-            "shared bytes": "shared_bytes",
             "TMEM columns": "tmem_cols",
             "SHA-256 of the PTX": "ptx_sha256",
         },

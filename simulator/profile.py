@@ -46,7 +46,7 @@ class Profile:
 
     @property
     def special_functions(self) -> int:
-        """Operations of the special-function unit, one for each lane and element."""
+        """Operations that the special-function unit issues: for all 32 lanes, active or not."""
         return sum(
             line.executed * LANES * (2 if "f16x2" in line.mnemonic else 1)
             for line in self.lines

@@ -14,17 +14,17 @@ import random
 import sys
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 from conformance.compare import compare
 from conformance.faithful import emulations
-from conformance.kernel import Algorithm
+from conformance.kernel import Algorithm, UsageError
+from conformance.session import records_to_resume
 from conformance.tolerance import bounds
 from reference.decode import decode
 from reference.problem import DTYPES
-from reports.records import RECORDS_FILE, Measurement, RecordWriter, read_records
+from reports.records import Measurement, RecordWriter
 from tests.conformance import draws
 from tests.conformance.drawn import Drawn
 from tests.conformance.emulation import Settings, emulate
@@ -107,15 +107,20 @@ def measure(dtype: str, hundred: int) -> Measurement:
             bins[name][min(BINS - 1, int(ratio * BINS))] += 1
         if max(ratios.values()) > 1.0:
             alarms.append({"number": number, "kind": one.kind, **ratios})
-    detail = {"draws": HUNDRED, "hundred": hundred, "worst": worst, "bins": bins, "alarms": alarms}
-    return Measurement(EMULATION, "false_alarms", dtype, float(len(alarms)), "alarms", detail)
+    detail = {
+        "dtype": dtype, "hundred": hundred, "draws": HUNDRED, "worst": worst, "bins": bins,
+        "alarms": alarms,
+    }  # fmt: skip
+    name = f"{dtype}, hundred {hundred}"  # of its own: of one name only the last counts
+    return Measurement(EMULATION, "false_alarms", name, float(len(alarms)), "alarms", detail)
 
 
 def report(measurements: list[Measurement]) -> str:
     """Return the result in words: draws, alarms, the limit 3 / n, and the distribution."""
     lines = []
     for dtype in DTYPES:
-        found = [one.detail | {"value": one.value} for one in measurements if one.name == dtype]
+        mine = [one for one in measurements if one.detail["dtype"] == dtype]
+        found = [one.detail | {"value": one.value} for one in mine]
         total = sum(one["draws"] for one in found)
         if not total:
             continue
@@ -132,21 +137,24 @@ def report(measurements: list[Measurement]) -> str:
     return "\n".join(lines)
 
 
-def known(folder: Path | None) -> list[Measurement]:
-    """Return the measurements of an earlier run."""
-    return [] if folder is None else list(read_records(folder / RECORDS_FILE).measurements)
+def known(folder: str | None) -> list[Measurement]:
+    """Return the measurements of an earlier run; UsageError if it is one of other sources."""
+    return [] if folder is None else list(records_to_resume(folder).measurements)
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=TOOL, description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--draws", type=int, default=1000, help="draws of each dtype; default 1000")
     parser.add_argument("--dtype", action="append", choices=DTYPES, help="default: all")
-    parser.add_argument("--resume", type=Path, metavar="FOLDER", help="an earlier run's records")
+    parser.add_argument("--resume", metavar="FOLDER", help="an earlier run's records")
     parser.add_argument("--results", default="results", help="where records go; default: results")
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
-    found = known(options.resume)
-    done = {(one.name, one.detail["hundred"]) for one in found}
+    try:
+        found = known(options.resume)
+    except UsageError as error:
+        parser.error(str(error))
+    done = {(one.detail["dtype"], one.detail["hundred"]) for one in found}
     hundreds = range(-(-options.draws // HUNDRED))
     wanted = [(dtype, hundred) for hundred in hundreds for dtype in options.dtype or DTYPES]
     with RecordWriter(TOOL, options.results) as records:

@@ -44,6 +44,7 @@ def test_a_draw_is_always_the_same():
 
 
 def test_a_run_goes_on_where_it_stopped(few, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("reports.records._git_state", lambda folder: ("a" * 40, False))
     options = ["--draws", "4", "--dtype", "bfloat16", "--results", str(tmp_path / "first")]
     assert main([*options[:1], "2", *options[2:]]) == 0
     (folder,) = (tmp_path / "first").iterdir()
@@ -53,5 +54,6 @@ def test_a_run_goes_on_where_it_stopped(few, tmp_path, monkeypatch, capsys):
     assert main(rest) == 0
     assert made == [("bfloat16", 1)]
     (folder,) = (tmp_path / "second").iterdir()
-    assert len(read_records(folder / "records.jsonl").measurements) == 2
+    measured = read_records(folder / "records.jsonl").measurements
+    assert len({one.name for one in measured}) == len(measured) == 2
     assert "0 alarms in 4 draws" in capsys.readouterr().out

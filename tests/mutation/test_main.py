@@ -103,11 +103,24 @@ def test_a_part_that_is_none_is_refused(ran, part, capsys):
     assert "--part" in capsys.readouterr().err
 
 
-def test_a_run_goes_on_with_what_was_judged(ran, monkeypatch):
+def test_a_run_goes_on_with_what_was_judged(ran, monkeypatch, tmp_path):
+    monkeypatch.setattr("reports.records._git_state", lambda folder: ("a" * 40, False))
     _, found = ran()
-    taken = {(m.kernel, m.name): m for m in found.values() if m.name != "bar-1-remove"}
-    monkeypatch.setattr(command, "_earlier", lambda folder: taken)
+    (folder,) = tmp_path.glob("*")
+    path = folder / "records.jsonl"
+    kept = [line for line in path.read_text().splitlines() if "bar-1-remove" not in line]
+    path.write_text("\n".join(kept) + "\n")
     TRIED.clear()
-    _, again = ran("--resume", "earlier")
+    _, again = ran("--resume", str(folder))
     assert TRIED == ["bar-1-remove"]
     assert again == found
+
+
+def test_a_run_of_other_sources_is_not_gone_on_with(ran, monkeypatch, tmp_path, capsys):
+    ran()
+    (folder,) = tmp_path.glob("*")
+    monkeypatch.setattr("reports.records._git_state", lambda folder: ("b" * 40, False))
+    for text, message in ((folder, "goes on only with the sources"), ("nowhere", "No such file")):
+        arguments = ["--kernel", "k", "--synchronisation", "--results", str(tmp_path)]
+        assert command.main([*arguments, "--resume", str(text)]) == 2
+        assert message in capsys.readouterr().err

@@ -27,7 +27,7 @@ GOOD = [
     measured("coverage", blocks=100, executed=99),
     *(measured("mutant", f"m{i}", status="killed") for i in range(9)),
     measured("mutant", "same", status="equivalent"),
-    measured("false_alarms", "bfloat16", 0.0, draws=10_000),
+    measured("false_alarms", "bfloat16, hundred 0", 0.0, draws=10_000),
     measured("fuzz", "night", cases=5000, findings=0),
     measured("benchmark", "B1", 30.0),
 ]
