@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from conformance import matrix
+from conformance.alarm_rows import LONG_RUNS, RUNS
 from conformance.judge import Subject
 from conformance.kernel import DEFAULT_KERNELS, ENGINES, UsageError, known_kernels
 from conformance.peer_rows import PROBLEMS_PER_SHAPE, SHAPES
@@ -53,7 +54,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="default",
         help="how much is run: smoke a minute or two, default within ten minutes, deep for hours, "
         f"matrix the whole range of the contract: {matrix.ROWS:,} problems, peers what the "
-        f"published kernels take: {SHAPES * PROBLEMS_PER_SHAPE} problems for each. "
+        f"published kernels take: {SHAPES * PROBLEMS_PER_SHAPE} problems for each, alarms "
+        f"{RUNS + LONG_RUNS:,} problems of each dtype, to count false alarms. "
         "Each draws the same problems every time; --hypothesis-seed N draws others",
     )
     group.addoption(

@@ -26,6 +26,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
         "default": Profile("default", random_problems=16, shrink_seconds=120.0, seed=2),
         "matrix": Profile("matrix", random_problems=0, shrink_seconds=0.0, seed=4),
         "peers": Profile("peers", random_problems=0, shrink_seconds=0.0, seed=5),
+        "alarms": Profile("alarms", random_problems=0, shrink_seconds=0.0, seed=6),
         "deep": Profile("deep", random_problems=500, shrink_seconds=600.0, seed=3),
     }
 )

@@ -14,7 +14,7 @@ from typing import Any
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from conformance import matrix, peer_rows
+from conformance import alarm_rows, matrix, peer_rows
 from conformance.factors import Levels, Row, Space, space
 from conformance.kernel import Kernel, RunOptions
 from reference.problem import Dims, Mask, Problem, Recipe
@@ -55,6 +55,8 @@ def covering_array(profile: str, kernel: Kernel) -> tuple[Drawn, ...]:
         return tuple(_matrix(kernel))
     if profile == "peers":
         return tuple(_peers(kernel))
+    if profile == "alarms":
+        return tuple(_alarms(kernel))
     wanted = problem_space(profile, kernel)
     return tuple(
         _drawn(kernel, row, _lengths(kernel, wanted.levels, row, seed), seed)
@@ -78,6 +80,12 @@ def _peers(kernel: Kernel) -> Iterator[Drawn]:
     for seed, row, problem in peer_rows.rows(kernel):
         num_sms = _num_sms(kernel, problem, row["splits"])
         yield problem, _recipe(row), Choice(seed, num_sms, None, row["policy"], seed)
+
+
+def _alarms(kernel: Kernel) -> Iterator[Drawn]:
+    """Yield the rows of `conformance.alarm_rows`."""
+    for seed, row, problem in alarm_rows.rows(kernel):
+        yield problem, _recipe(row), Choice(seed, row["num_sms"], row["num_splits"], row["policy"])
 
 
 def problems(kernel: Kernel, profile: str = "default") -> st.SearchStrategy[Drawn]:
