@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pytest
+import torch
 
 from conformance.judge import Judge
 from conformance.kernel import Output, RunOptions
@@ -43,7 +44,7 @@ def verdict(kernel: FakeKernel, name: str, problem: Problem = PROBLEM, seed: int
 
 
 def small_pool(monkeypatch) -> None:
-    monkeypatch.setattr("conformance.relations.FAR_POOL_ELEMENTS", 2**20)
+    monkeypatch.setattr("conformance.relations.cache.FAR_POOL_ELEMENTS", 2**20)
 
 
 @pytest.mark.parametrize("name", RELATION_NAMES)
@@ -120,6 +121,20 @@ def far_pages_wrap(problem, inputs, options, output):
         output.out.mul_(1.5)
 
 
+def other_pages_are_misread(problem, inputs, options, output):
+    if problem.page_size != PROBLEM.page_size:
+        output.out.mul_(1.5)
+
+
+def sms_matter(problem, inputs, options, output):
+    output.out.mul_(options.num_sms)
+
+
+def early_launch_is_wrong(problem, inputs, options, output):
+    if problem.enable_pdl:
+        output.out.mul_(1.5)
+
+
 class Keeps:
     """Computes with the parameters of the first call for ever."""
 
@@ -147,6 +162,10 @@ FAULTS = {
     "max_seq_len_is_a_hint": hint_is_a_length,
     "a_repetition_is_equal": schedule_matters,
     "pools_may_be_large": far_pages_wrap,
+    "the_right_keys_are_seen": all_tokens_see_all,
+    "any_page_size_is_right": other_pages_are_misread,
+    "any_number_of_sms_will_do": sms_matter,
+    "an_early_launch_changes_nothing": early_launch_is_wrong,
 }
 
 
@@ -162,6 +181,28 @@ def test_a_kernel_that_keeps_its_first_parameters_leaves_a_trace():
     verdicts = {verdict(Exact(answer=Keeps()), "calls_leave_no_trace", seed=s).verdict
                 for s in range(6)}  # fmt: skip
     assert "failed" in verdicts
+
+
+@pytest.mark.parametrize(
+    ("extra", "complaint"),
+    [
+        (0, ""),
+        (1, "request 1, token 0, head 0 adds what is none of its keys' values"),
+        (-1, "request 1, token 0, head 0 counts key 32 0 times, not 1"),
+    ],
+)
+def test_the_keys_that_are_seen_are_read_back(extra, complaint):
+    """A length that is one too long or too short for the second request."""
+    true = Problem(Dims(4, 1), "bfloat16", 16, (70, 33), 192**-0.5, mask=Mask(causal=False))
+
+    def answer(problem: Problem, inputs: Inputs, options: RunOptions) -> Output:
+        wrong = replace(problem, seq_lens=(70, 33 + extra))
+        lengths = torch.tensor(wrong.seq_lens, dtype=torch.int32)
+        return right(wrong, replace(inputs, seq_lens=lengths))
+
+    result = verdict(Exact(answer=answer), "the_right_keys_are_seen", true)
+    assert (result.reason or "").startswith(complaint)
+    assert result.verdict == ("failed" if complaint else "passed")
 
 
 def test_every_relation_has_a_fault():
