@@ -64,6 +64,18 @@ def conformance(session: nox.Session) -> None:
     session.run(*command, "conformance/suite", *session.posargs)
 
 
+@nox.session(venv_backend="none", requires=["environment"])
+def dcp(session: nox.Session) -> None:
+    """Judge context parallelism with real ranks. After --: --ranks N, --kernel, --cases."""
+    parser = argparse.ArgumentParser(prog="nox -s dcp --", add_help=False)
+    parser.add_argument("--ranks", default="3")
+    given, rest = parser.parse_known_args(session.posargs)
+    if any(PEER in word for word in rest):
+        require_peers(session)
+    launcher = ("python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
+    session.run(*launcher, given.ranks, "-m", "conformance.distributed", *rest)
+
+
 @nox.session(name="false-alarms", venv_backend="none", requires=["environment"])
 def false_alarms(session: nox.Session) -> None:
     """Count how often our oracles refuse right answers. After --: --draws, --resume."""

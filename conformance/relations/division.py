@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
-from conformance.kernel import Output
+from conformance.kernel import Algorithm, Output
 from conformance.properties import Finding
 from conformance.relations.question import Call, First, Run, equal, is_right, near
 from conformance.tolerance import LN_2, bounds
-from reference.dcp import decode_shards, shard
+from reference.dcp import shard
 from reference.decode import Decoded, decode
-from reference.problem import Dcp
+from reference.inputs import Inputs
+from reference.problem import Dcp, Problem
 from reference.split_kv import merge
 
 
@@ -52,15 +54,28 @@ def ranks_merge_to_the_whole(first: First, run: Run) -> Finding | None:
         return None
     outputs = [run(Call(share, inputs, first.call.options)) for share, inputs in shards]
     parts = [Decoded(one.out.double(), one.lse.double()) for one in outputs]
-    merged = merge(parts, problem.lse_base)
-    whole = decode_shards(shards)
-    limits = [bounds(*one, first.kernel.algorithm) for one in shards]
+    return is_the_whole(merge(parts, problem.lse_base), shards, exact, first.kernel.algorithm)
+
+
+def is_the_whole(
+    merged: Decoded,
+    shards: Sequence[tuple[Problem, Inputs]],
+    exact: Sequence[Decoded],
+    algorithm: Algorithm,
+) -> Finding:
+    """Whether ``merged`` ranks give the whole result, each rank within the bounds of its share.
+
+    ``exact`` are the ranks' exact results. A merge is a weighted mean: `out` errs by no more than
+    the worst rank does, and by the error of the weights, which is that of four LSEs in nats.
+    """
+    lse_base = shards[0][0].lse_base
+    limits = [bounds(*one, algorithm) for one in shards]
     lse = torch.stack([one.lse for one in limits]).amax(0)
     largest = torch.stack([one.out.abs() for one in exact]).amax(0)
-    nats = LN_2 * lse if problem.lse_base == 2 else lse
+    nats = LN_2 * lse if lse_base == 2 else lse
     out = torch.stack([one.out for one in limits]).amax(0)
     out = (out + 4.0 * nats[..., None] * largest) * (1.0 + 1e-3)
-    return near(whole, Output(merged.out, merged.lse), out, lse + 1e-9)
+    return near(merge(exact, lse_base), Output(merged.out, merged.lse), out, lse + 1e-9)
 
 
 def any_number_of_sms_will_do(first: First, run: Run) -> Finding | None:
