@@ -125,8 +125,8 @@ class RunOptions:
     fills outputs and workspace with `POISON_BYTE` before the call, which reads as a NaN that no
     arithmetic makes, so that an element nobody wrote shows. ``executor`` and ``accumulation`` are
     those of `simulator.launch`; no case holds them, for judgements are made with the defaults.
-    ``profile`` has the simulator count what is executed, for `Output.launches`. Raises UsageError
-    for a value out of its limit.
+    ``profile`` has the simulator count what is executed, ``coverage`` has it say which blocks and
+    branch edges were, both for `Output.launches`. Raises UsageError for a value out of its limit.
     """
 
     engine: str = "simulator"
@@ -139,6 +139,7 @@ class RunOptions:
     executor: ExecutorName = "auto"
     accumulation: AccumulationName = "b200"
     profile: bool = False
+    coverage: bool = False
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:

@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn
 
 import numpy as np
 
+from simulator.coverage import Counters
 from simulator.errors import Location, SimulationError, SimulatorBug, Trap
 from simulator.isa.table import BLOCKED, Kind
 from simulator.isa.values import BITS, DTYPES, STORAGE
@@ -55,8 +56,7 @@ class Interpreter:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.executed: list[int] | None = None
-        """How often each block was executed; counted while this is a list."""
+        self._counters: Counters | None = None
         self._writer = _Writer(program)
         self._full: list[_Run | None] = [None] * len(program.blocks)
         self._masked: list[_Run | None] = [None] * len(program.blocks)
@@ -65,6 +65,15 @@ class Interpreter:
         """Give the warps of a cluster, in which nothing has run, their registers."""
         for warp in cluster.warps:
             warp.registers = cluster.launch.initial_registers.copy()
+
+    def start_counting(self) -> None:
+        """Count from zero what blocks and branches do."""
+        self._counters = Counters.of(len(self.program.blocks))
+
+    def stop_counting(self) -> Counters | None:
+        """What was counted since `start_counting`, None without it; counting ends."""
+        counters, self._counters = self._counters, None
+        return counters
 
     def turn(self, warp: Warp, budget: int) -> None:
         """Run ``warp`` for at most ``budget`` blocks, until it waits or has exited.
@@ -99,7 +108,8 @@ class Interpreter:
         raise bug from error
 
     def _turn(self, warp: Warp, budget: int) -> None:
-        blocks, registers, executed = self.program.blocks, warp.registers, self.executed
+        blocks, registers = self.program.blocks, warp.registers
+        executed = None if self._counters is None else self._counters.executed
         warp.advanced = warp.blocked = False
         while budget > 0:
             while warp.block == warp.reconverges:
@@ -154,6 +164,11 @@ class Interpreter:
             taken = taken & warp.mask
         # Comparing 32 bytes is several times quicker than a reduction over 32 booleans.
         chosen = taken.tobytes()
+        if self._counters is not None:
+            self._counters.taken[warp.block] += chosen != _NO_LANES
+            self._counters.passed[warp.block] += chosen != (
+                _ALL_LANES if warp.mask is None else warp.mask.tobytes()
+            )
         if chosen == (_ALL_LANES if warp.mask is None else warp.mask.tobytes()):
             warp.block = end.taken
         elif chosen == _NO_LANES:

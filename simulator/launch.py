@@ -22,6 +22,7 @@ from threadpoolctl import ThreadpoolController
 
 from simulator.checks import USUAL, Checks
 from simulator.codegen.accumulate import strategy
+from simulator.coverage import Coverage, coverage_of
 from simulator.decode import decode
 from simulator.errors import SimulatorBug
 from simulator.host.capture import CapturedLaunch
@@ -95,10 +96,10 @@ class LoadedProgram:
 class KernelRun:
     """One executed launch.
 
-    ``counts`` has bytes and operations by name; ``seconds`` is time on the host. ``profile`` is
-    there if it was asked for, ``findings`` if the checks collect them. Where the policy chooses
-    each step, ``steps`` counts them and ``choices`` has (step, number of agents) for those that
-    several could take.
+    ``counts`` has bytes and operations by name; ``seconds`` is time on the host. ``profile`` and
+    ``coverage`` are there if they were asked for, ``findings`` if the checks collect them. Where
+    the policy chooses each step, ``steps`` counts them and ``choices`` has (step, number of agents)
+    for those that several could take.
     """
 
     name: str
@@ -113,6 +114,7 @@ class KernelRun:
     steps: int = 0
     choices: tuple[Choice, ...] = ()
     findings: tuple[Finding, ...] = ()
+    coverage: Coverage | None = None
 
 
 @dataclass(frozen=True)
@@ -153,11 +155,13 @@ def launch(
     accumulation: AccumulationName = "b200",
     instruction_limit: int = INSTRUCTION_LIMIT,
     profile: bool = False,
+    coverage: bool = False,
 ) -> Result:
     """Call the host function and execute what it launches; tensors are read and written in place.
 
     ``arguments`` are in the order of the compiled function: ``Tensor``, int, float, bool, or None
-    for an absent one. ``profile`` counts what is executed.
+    for an absent one. ``profile`` counts what is executed, ``coverage`` says which blocks and edges
+    were.
 
     Raises ``ValueError`` where native code is asked for and something else needs the interpreter,
     ``HostError`` if the host function refuses the arguments, and the errors of ``simulator.errors``
@@ -185,7 +189,7 @@ def launch(
             checks=checks,
             accumulate=strategy(accumulation),
         )
-        runs.append(_run(interpreter, state, instruction_limit, profile))
+        runs.append(_run(interpreter, state, instruction_limit, _Asked(profile, coverage)))
     return Result(tuple(runs))
 
 
@@ -214,6 +218,7 @@ def launch_kernel(
     accumulation: AccumulationName = "b200",
     instruction_limit: int = INSTRUCTION_LIMIT,
     profile: bool = False,
+    coverage: bool = False,
 ) -> KernelRun:
     """Execute one kernel of a PTX text, without a host function, on tensors in place.
 
@@ -245,7 +250,7 @@ def launch_kernel(
         checks=checks,
         accumulate=strategy(accumulation),
     )
-    return _run(interpreter, state, instruction_limit, profile)
+    return _run(interpreter, state, instruction_limit, _Asked(profile, coverage))
 
 
 def _is_native(executor: ExecutorName, checks: Checks, profile: bool) -> bool:
@@ -267,22 +272,36 @@ def _bytes(argument: Tensor | int | bytes, size: int) -> bytes:
     return (value % (1 << 8 * size)).to_bytes(size, "little")
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """What a launch is asked to tell beside its results."""
+
+    profile: bool = False
+    coverage: bool = False
+
+
 def _run(
-    interpreter: Interpreter, state: Launch, instruction_limit: int, is_profiled: bool = False
+    interpreter: Interpreter, state: Launch, instruction_limit: int, asked: _Asked
 ) -> KernelRun:
     started = time.perf_counter()
-    executed = [0] * len(interpreter.program.blocks) if is_profiled else None
-    interpreter.executed = executed
-    state.memory.traffic = traffic = Counter[str]() if is_profiled else None
+    state.memory.traffic = traffic = Counter[str]() if asked.profile else None
     checks, findings = state.checks, Findings(raises=state.checks.on_finding == "raise")
     observe = functools.partial(observer, checks, findings) if checks.watching else None
-    with np.errstate(all="ignore"), _single_threaded().limit(limits=1):
-        statistics = run_grid(state, interpreter, instruction_limit, observe)
-    interpreter.executed = None
+    if asked.profile or asked.coverage:
+        interpreter.start_counting()
+    try:
+        with np.errstate(all="ignore"), _single_threaded().limit(limits=1):
+            statistics = run_grid(state, interpreter, instruction_limit, observe)
+    finally:
+        counters = interpreter.stop_counting()
     if findings.all and checks.on_finding != "collect":
         raise failure(findings.all)
+    program, profile = state.program, None
+    if asked.profile:
+        assert counters is not None
+        profile = profile_of(program, counters.executed, traffic or {}, statistics.counts)
     return KernelRun(
-        state.program.kernel.name,
+        program.kernel.name,
         state.grid,
         state.block,
         state.cluster,
@@ -290,12 +309,11 @@ def _run(
         statistics.polls,
         time.perf_counter() - started,
         statistics.counts,
-        None
-        if executed is None
-        else profile_of(state.program, executed, traffic or {}, statistics.counts),
+        profile,
         statistics.steps,
         tuple(statistics.choices),
         findings.all,
+        coverage_of(program, counters) if counters and asked.coverage else None,
     )
 
 

@@ -28,6 +28,7 @@ from simulator.codegen.state import (
     END_TURN,
     EXITED,
 )
+from simulator.coverage import Counters
 from simulator.interpreter import Interpreter, Round
 from simulator.machine.cluster import Cluster
 from simulator.machine.warp import Warp
@@ -55,6 +56,24 @@ class NativeExecutor(Interpreter):
         self._run_rounds: Callable[[int], int] = _PROTOTYPE(library.run_rounds)
         self._single: dict[tuple[int, int, bool], Callable[..., Any]] = {}
         self._cluster: NativeCluster | None = None
+
+    def start_counting(self) -> None:
+        """Count from zero; native code always counts, in its blocks."""
+        super().start_counting()
+        for block in self._image.blocks:
+            block.executed = block.taken = block.passed = 0
+
+    def stop_counting(self) -> Counters | None:
+        """What native code and Python have counted together."""
+        counters = super().stop_counting()
+        if counters is None:
+            return None
+        for number in range(len(self.program.blocks)):
+            block = self._image.blocks[number]
+            counters.executed[number] += block.executed
+            counters.taken[number] += block.taken
+            counters.passed[number] += block.passed
+        return counters
 
     def begin(self, cluster: Cluster) -> None:
         """Registers are native, unless the cluster is observed."""
@@ -143,6 +162,8 @@ class NativeExecutor(Interpreter):
             goes_on = self._compiled(warp.block, mask is not None)(warp, mine, mask)
             warp.blocked = not goes_on
             if goes_on:
+                if self._counters is not None:
+                    self._counters.executed[warp.block] += 1
                 warp.instructions += 1
                 warp.block = block.terminator.target
                 warp.advanced = warp.advanced or not warp.polling

@@ -133,6 +133,7 @@ class Optimized:
                 "executor": options.executor,
                 "accumulation": options.accumulation,
                 "profile": options.profile,
+                "coverage": options.coverage,
             },
             on_result=on_result,
         )

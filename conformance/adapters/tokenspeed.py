@@ -256,6 +256,7 @@ class TokenspeedMla:
             executor=options.executor,
             accumulation=options.accumulation,
             profile=options.profile,
+            coverage=options.coverage,
         )
         launches += result.kernels
 

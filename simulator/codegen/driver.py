@@ -101,6 +101,11 @@ class _Driver(_Builder):
             self.set_field(entry, StackEntry, name, value)
         self.add_warp("depth", 1)
 
+    def count(self, block: Value, name: str) -> None:
+        """One more in a counter of a block."""
+        counted = self.b.add(self.field(block, BlockState, name), ir.Constant(I64, 1))
+        self.set_field(block, BlockState, name, counted)
+
     def note_progress(self) -> None:
         """``advanced = advanced or not polling``."""
         moved = self.b.zext(self.equal(self.warp("polling"), 0), I64)
@@ -249,6 +254,7 @@ class _Driver(_Builder):
         self.set_warp("blocked", self.b.zext(self.b.not_(python), I64))
         self.b.ret(self.b.select(python, ir.Constant(I32, NEEDS_PYTHON), ir.Constant(I32, BLOCKED)))
         self.at("waited")
+        self.count(block, "executed")
         self.add_warp("instructions", 1)
         self.set_warp("block", self.field(block, BlockState, "target"))
         self.note_progress()
@@ -280,6 +286,7 @@ class _Driver(_Builder):
 
     def _end(self) -> None:
         self.at("end")
+        self.count(self.current, "executed")
         self.add_warp("instructions", self.field(self.current, BlockState, "count"))
         self.note_progress()
         polling = self.warp("polling")
@@ -320,8 +327,10 @@ class _Driver(_Builder):
         self.b.position_at_end(one)
         self.b.cbranch(self.equal(taken, 0), none, some)
         self.b.position_at_end(all_)
+        self.count(block, "taken")
         self._follow(block, "target")
         self.b.position_at_end(none)
+        self.count(block, "passed")
         self._follow(block, "otherwise")
         self.b.position_at_end(some)
         uniform = self.b.icmp_signed(
@@ -331,6 +340,8 @@ class _Driver(_Builder):
         self.b.position_at_end(refuse)
         self.leave(AT_BRANCH)
         self.b.position_at_end(split)
+        self.count(block, "taken")
+        self.count(block, "passed")
         self.add_warp("instructions", 1)
         meet = self.field(block, BlockState, "reconverges")
         self.push(meet, self.warp("reconverges"), mask)

@@ -110,11 +110,12 @@ class BlockState(ctypes.Structure):
 
     ``kind`` is one of the constants below. Of a branch ``predicate`` is the register's offset and
     ``negated`` and ``uniform`` are 0 or 1; ``target`` is also where a goto or wait continues.
+    ``executed`` counts how often the block has run, ``taken`` and ``passed`` where its branch went.
     """
 
     _fields_ = tuple((name, ctypes.c_int64) for name in (
         "code", "end", "count", "kind", "predicate", "negated", "uniform",
-        "target", "otherwise", "reconverges",
+        "target", "otherwise", "reconverges", "executed", "taken", "passed",
     ))  # fmt: skip
 
 

@@ -122,15 +122,15 @@ class Writer:
 
 
 def outcome(text: str, data: np.ndarray, executor: Any, policy: Policy) -> tuple[Any, ...]:
-    """Memory and counts after a run, or the error."""
+    """Memory, counts and coverage after a run, or the error."""
     held = data.copy()
     extent = Extent((2, 1, 1), (THREADS, 1, 1), dynamic_shared_bytes=16 * THREADS)
     try:
         run = launch_kernel(text, extent, [Tensor.of(held, "data")], policy=policy,
-                            checks=Checks(), executor=executor)  # fmt: skip
+                            checks=Checks(), executor=executor, coverage=True)  # fmt: skip
     except SimulationError as error:
         return held.tobytes(), str(error)
-    return held.tobytes(), run.warp_instructions, run.polls
+    return held.tobytes(), run.warp_instructions, run.polls, run.coverage
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -140,7 +140,7 @@ def test_both_executors_agree(seed: int) -> None:
     policy = Policy(sorted(POLICIES)[seed % len(POLICIES)], seed)
     text = Writer(seed).program(30)
     expected = outcome(text, data, "interpreter", policy)
-    assert len(expected) == 3, expected
+    assert len(expected) == 4, expected
     assert expected[0] != data.tobytes()
     assert outcome(text, data, "native", policy) == expected
 
