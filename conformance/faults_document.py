@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance.properties import PROPERTIES
+from conformance import refusals
+from conformance.properties import PROPERTIES, REFUSED_OR_RIGHT
 from conformance.relations import RELATIONS
 from reference.values import VALUES
 
@@ -55,7 +56,11 @@ def faults() -> tuple[Fault, ...]:
 
 def shown_by() -> Mapping[str, list[str]]:
     """Return what names each fault, by its id."""
-    named: dict[str, Callable[..., object]] = {**PROPERTIES, **RELATIONS}
+    named: dict[str, Callable[..., object]] = {
+        **PROPERTIES,
+        **RELATIONS,
+        REFUSED_OR_RIGHT: refusals.rows,
+    }
     named |= {f"values {name}": kind for name, kind in VALUES.items()}
     found: defaultdict[str, list[str]] = defaultdict(list)
     for name, function in named.items():

@@ -14,7 +14,15 @@ from dataclasses import dataclass, replace
 
 from conformance.kernel import EngineChoice, Kernel, Output, RunOptions, UsageError
 from conformance.known_limits import KnownLimit, expected, facts
-from conformance.properties import COMPLETES, PROPERTIES, PROPERTY_NAMES, Finding, Observation
+from conformance.properties import (
+    COMPLETES,
+    PROPERTIES,
+    PROPERTY_NAMES,
+    REFUSED_OR_RIGHT,
+    Finding,
+    Observation,
+    matches_float64,
+)
 from conformance.relations import RELATIONS, Call, First
 from conformance.strategies import Drawn
 from reference.inputs import Inputs, make_inputs
@@ -23,6 +31,8 @@ from reports.records import Case, CaseResult
 from simulator.errors import SimulationError, SimulatorBug, Unsupported
 
 Verdicts = dict[str, CaseResult]
+BY_ITSELF = {*RELATIONS, REFUSED_OR_RIGHT}
+"""What is judged by runs of its own; the properties look at one run together."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +87,7 @@ class Judge:
         """
         runs: dict[str, Verdicts] = {}
         for result in results:
-            if result.case.property in RELATIONS:
+            if result.case.property in BY_ITSELF:
                 self._runs[result.case.id] = {result.case.property: result}
                 self._on_result(result)
                 continue
@@ -96,8 +106,12 @@ class Judge:
         """Return how ``case`` ends for its property; the run is made if it has not been."""
         run_id = _run_id(case)
         if run_id not in self._runs:
-            relates = case.property in RELATIONS
-            results = _related(subject, case) if relates else _verdicts(subject, case)
+            if case.property == REFUSED_OR_RIGHT:
+                results = _refused(subject, case)
+            elif case.property in RELATIONS:
+                results = _related(subject, case)
+            else:
+                results = _verdicts(subject, case)
             self._runs[run_id] = results
             for result in results.values():
                 self._on_result(result)
@@ -117,8 +131,31 @@ def run_options(case: Case) -> RunOptions:
 
 
 def _run_id(case: Case) -> str:
-    """Return what results are kept under: properties of a run share it, a relation has its own."""
-    return case.id if case.property in RELATIONS else replace(case, property="").id
+    """Return what results are kept under: properties of a run share it, others have their own."""
+    return case.id if case.property in BY_ITSELF else replace(case, property="").id
+
+
+def _refused(subject: Subject, case: Case) -> Verdicts:
+    """Return whether the kernel refuses what it does not take, or gets it right.
+
+    Any error but that of a program that runs and is wrong counts as a refusal, and is told.
+    """
+    problem, recipe = Problem.from_json(case.problem), Recipe.from_json(case.recipe)
+    options = replace(run_options(case), ask_anyway=True)
+    inputs = make_inputs(problem, recipe, case.seed)
+    given = copy.deepcopy(inputs)
+    start = time.perf_counter()
+    outcome = _attempt(subject.kernel, problem, given, options)
+    done = replace(CaseResult(case, "passed"), seconds=time.perf_counter() - start)
+    if isinstance(outcome, Output):
+        run = Observation(problem, subject.kernel.algorithm, inputs, given, outcome, num_splits=1)
+        result = _checked(done, matches_float64, run)
+        result = replace(result, reason=result.reason or "not refused, and right")
+    elif isinstance(outcome, SimulationError):
+        result = _with_error(done, outcome)
+    else:
+        result = replace(done, reason=f"refused: {type(outcome).__name__}: {outcome}")
+    return {case.property: expected(result, subject.limits, facts(case, case.num_splits or 1))}
 
 
 def _related(subject: Subject, case: Case) -> Verdicts:

@@ -126,7 +126,9 @@ class RunOptions:
     arithmetic makes, so that an element nobody wrote shows. ``executor`` and ``accumulation`` are
     those of `simulator.launch`; no case holds them, for judgements are made with the defaults.
     ``profile`` has the simulator count what is executed, ``coverage`` has it say which blocks and
-    branch edges were, both for `Output.launches`. Raises UsageError for a value out of its limit.
+    branch edges were, both for `Output.launches`. ``ask_anyway`` calls the kernel with what it is
+    said not to take, so that it can refuse by itself. Raises UsageError for a value beyond its
+    limit.
     """
 
     engine: str = "simulator"
@@ -140,6 +142,7 @@ class RunOptions:
     accumulation: AccumulationName = "b200"
     profile: bool = False
     coverage: bool = False
+    ask_anyway: bool = False
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:

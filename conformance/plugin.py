@@ -18,7 +18,7 @@ from conformance.judge import Subject
 from conformance.kernel import DEFAULT_KERNELS, ENGINES, UsageError, known_kernels
 from conformance.peer_rows import PROBLEMS_PER_SHAPE, SHAPES
 from conformance.profiles import PROFILES
-from conformance.properties import PROPERTY_NAMES
+from conformance.properties import PROPERTY_NAMES, REFUSED_OR_RIGHT
 from conformance.relations import RELATION_NAMES
 from conformance.replay import find_case
 from conformance.session import Screen, Session, make_subject, records_to_resume
@@ -210,7 +210,9 @@ def _session(config: pytest.Config) -> Session:
 
 
 def _check_support(subjects: tuple[Subject, ...], case: Case) -> None:
-    """Refuse to replay a case on a kernel that does not take its problem."""
+    """Refuse to replay a case on a kernel that does not take its problem, if it is to."""
+    if case.property == REFUSED_OR_RIGHT:
+        return
     problem = Problem.from_json(case.problem)
     for subject in subjects:
         support = subject.kernel.supports(problem)

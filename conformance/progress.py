@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from conformance.properties import COMPLETES
+from conformance.properties import COMPLETES, REFUSED_OR_RIGHT
 from conformance.relations import RELATIONS
 from reports.records import CaseResult
 
@@ -39,7 +39,7 @@ class Progress:
 
     def update(self, result: CaseResult) -> None:
         """Take note of one result; the first one of a run counts it, and so does a relation's."""
-        if result.case.property == COMPLETES or result.case.property in RELATIONS:
+        if result.case.property in (COMPLETES, REFUSED_OR_RIGHT, *RELATIONS):
             self.done += 1
             self.total = max(self.total, self.done)
         expected = result.verdict == "expected_failure"

@@ -130,6 +130,8 @@ def inputs_unchanged(run: Observation) -> Finding:
 
 # Judged apart, since it is about runs that do not come to their end.
 COMPLETES = "completes"
+# About problems that the kernel does not take.
+REFUSED_OR_RIGHT = "refused_or_right"
 
 PROPERTIES: Mapping[str, Callable[[Observation], Finding]] = MappingProxyType(
     {

@@ -16,9 +16,10 @@ from conformance.kernel import Kernel, UsageError, choose_engine, device_arch, l
 from conformance.known_limits import load_limits
 from conformance.profiles import Profile
 from conformance.progress import Progress
+from conformance.properties import REFUSED_OR_RIGHT
 from conformance.relations import RELATION_NAMES
 from conformance.search import smallest_failure
-from conformance.strategies import Drawn, covering_array
+from conformance.strategies import Drawn, covering_array, refusals
 from reports.records import (
     RECORDS_FILE,
     Case,
@@ -95,6 +96,10 @@ class Session:
         """
         share = RELATION_NAMES.index(relation_name)
         return self.covering_cases(subject, relation_name)[share :: len(RELATION_NAMES)]
+
+    def refusal_cases(self, subject: Subject) -> list[Case]:
+        """Return cases that the kernel does not take; the suite sees whether it refuses them."""
+        return [subject.case(REFUSED_OR_RIGHT, drawn) for drawn in refusals(subject.kernel)]
 
     def smallest_random_failure(self, subject: Subject, property_name: str) -> CaseResult | None:
         """Return the smallest failure among random problems, None where all have the property."""

@@ -15,6 +15,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from conformance import alarm_rows, matrix, peer_rows
+from conformance import refusals as refused
 from conformance.factors import Levels, Row, Space, space
 from conformance.kernel import Kernel, RunOptions
 from reference.problem import Dims, Mask, Problem, Recipe
@@ -86,6 +87,14 @@ def _alarms(kernel: Kernel) -> Iterator[Drawn]:
     """Yield the rows of `conformance.alarm_rows`."""
     for seed, row, problem in alarm_rows.rows(kernel):
         yield problem, _recipe(row), Choice(seed, row["num_sms"], row["num_splits"], row["policy"])
+
+
+def refusals(kernel: Kernel) -> tuple[Drawn, ...]:
+    """Return problems that ``kernel`` does not take: those of `conformance.refusals`."""
+    return tuple(
+        (problem, _recipe(row), Choice(seed, row["num_sms"]))
+        for seed, row, problem in refused.rows(kernel)
+    )
 
 
 def problems(kernel: Kernel, profile: str = "default") -> st.SearchStrategy[Drawn]:

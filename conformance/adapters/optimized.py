@@ -69,7 +69,7 @@ class Optimized:
     def run(self, problem: Problem, inputs: Inputs, options: RunOptions) -> Output:
         """Run one call, with a workspace of exactly the size that is asked for."""
         support = self.supports(problem)
-        if not support.ok:
+        if not support.ok and not options.ask_anyway:
             raise UsageError(f"{self.name}: {support.reason}")
         results: list[Result] = []
         device = self._device(options, results.append)

@@ -176,7 +176,7 @@ class TokenspeedMla:
         return Output(out.cpu(), lse.cpu(), num_splits=plan.num_splits)
 
     def _refuse(self, problem: Problem, options: RunOptions) -> None:
-        support = self.supports(problem)
+        support = self._version.support(self._dtype, problem, can_be_asked=options.ask_anyway)
         if not support.ok:
             raise UsageError(f"{self.name}: {support.reason}")
         if options.num_splits is not None and not self._version.is_2:

@@ -7,6 +7,7 @@ limits are recorded in ``conformance/expectations``.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -44,12 +45,27 @@ class Version:
         tails = ("tile",) if dtype == FP8 else ("minimal", "tile")
         return Limits(table_tails=tails, poison=False, empty_rows=False)
 
-    def support(self, dtype: str, problem: Problem) -> Support:
-        """Whether its wrapper takes ``problem`` in its kernels for ``dtype``, and why not."""
-        reason = next(self._objections(dtype, problem), None)
+    def support(self, dtype: str, problem: Problem, *, can_be_asked: bool = False) -> Support:
+        """Whether its wrapper takes ``problem`` in its kernels for ``dtype``, and why not.
+
+        With ``can_be_asked``, whether its wrapper has the arguments to ask for ``problem`` at all.
+        """
+        objections = self._inexpressible(problem)
+        if not can_be_asked:
+            objections = itertools.chain(objections, self._refused(dtype, problem))
+        reason = next(objections, None)
         return Support(True) if reason is None else Support(False, reason)
 
-    def _objections(self, dtype: str, problem: Problem) -> Iterator[str]:
+    def _inexpressible(self, problem: Problem) -> Iterator[str]:
+        window_left, dcp = problem.mask.window_left, problem.dcp
+        if problem.lse_base != 2:
+            yield f"lse_base {problem.lse_base}: this kernel's is 2"
+        if not self.is_2 and dcp.interleave_size != 1:
+            yield f"cp_interleave_size {dcp.interleave_size}: version {self.number} has 1 only"
+        if not self.is_2 and window_left != -1:
+            yield f"window_left {window_left}: version {self.number} has no window"
+
+    def _refused(self, dtype: str, problem: Problem) -> Iterator[str]:
         dims, window_left, dcp = problem.dims, problem.mask.window_left, problem.dcp
         if problem.dtype != dtype:
             yield f"dtype {problem.dtype}: this kernel takes {dtype}"
@@ -60,14 +76,8 @@ class Version:
             )
         if problem.batch_size == 0:
             yield "batch_size 0: the wrapper divides by it"
-        if problem.lse_base != 2:
-            yield f"lse_base {problem.lse_base}: this kernel's is 2"
         if dtype != FP8 and (dcp.world > 1 or dcp.causal_seqs is not None):
             yield f"cp_world {dcp.world} or causal_seqs: only its FP8 kernels take them"
-        if not self.is_2 and dcp.interleave_size != 1:
-            yield f"cp_interleave_size {dcp.interleave_size}: version {self.number} has 1 only"
-        if not self.is_2 and window_left != -1:
-            yield f"window_left {window_left}: version {self.number} has no window"
         if 0 <= window_left < dims.seq_len_q - 1:
             yield f"window_left {window_left}: the limit is seq_len_q - 1 = {dims.seq_len_q - 1}"
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from conformance.properties import PROPERTY_NAMES
+from conformance.properties import PROPERTY_NAMES, REFUSED_OR_RIGHT
 from conformance.relations.batch import (
     a_request_is_as_good_alone,
     a_request_may_come_twice,
@@ -58,4 +58,4 @@ RELATIONS: Mapping[str, Relation] = MappingProxyType(
     }
 )  # fmt: skip
 RELATION_NAMES = tuple(RELATIONS)
-JUDGED = (*PROPERTY_NAMES, *RELATION_NAMES)  # all that a case can name
+JUDGED = (*PROPERTY_NAMES, *RELATION_NAMES, REFUSED_OR_RIGHT)  # all that a case can name

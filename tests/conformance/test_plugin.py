@@ -19,7 +19,8 @@ from tests.conformance import cases
 pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).parents[2]
-RESULTS = 7 * len(PROPERTY_NAMES) + 3  # of seven problems; three of them have a relation each
+# Of seven problems; three of them have a relation each, and one more is refused.
+RESULTS = 7 * len(PROPERTY_NAMES) + 3 + 1
 Run = Callable[..., pytest.RunResult]
 
 
@@ -36,11 +37,17 @@ def random_problems(kernel: Kernel, profile: str) -> st.SearchStrategy[Drawn]:
     )
 
 
+def one_refusal(kernel: Kernel) -> tuple[Drawn, ...]:
+    problem = cases.problem(3, dtype="float16")
+    return () if kernel.supports(problem).ok else ((problem, Recipe(), Choice(5, num_sms=148)),)
+
+
 @pytest.fixture
 def run_suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs the suite in this process, over few problems; records go to ``results``."""
     monkeypatch.setattr(session, "covering_array", few_problems)
     monkeypatch.setattr(search, "problems", random_problems)
+    monkeypatch.setattr(session, "refusals", one_refusal)
 
     def run(*arguments: str, kernel: str | None = "healthy") -> pytest.RunResult:
         chosen = () if kernel is None else ("--kernel", f"{cases.FAKE}:{kernel}")
@@ -104,7 +111,7 @@ def test_a_killed_session_is_resumed_where_it_stopped(
     monkeypatch.setattr(judge, "_attempt", lambda *a: (runs.append(a), attempt(*a))[1])
     text = text_of(run_suite("--resume", str(path.parent)))
     assert re.search(rf"\d distinct problems, {RESULTS - 1} passed, 1 skipped", text)
-    assert len(runs) == 7 - finished + 3  # the relations' own
+    assert len(runs) == 7 - finished + 3 + 1  # those of the relations and the refusal
     path.unlink()
     (resumed,) = Path("results").glob("*-conformance*/records.jsonl")
     assert len(read_records(resumed).results) == RESULTS
