@@ -168,13 +168,15 @@ class RunOptions:
 class Output:
     """What a call returned, on the CPU.
 
-    ``num_splits`` says with how many splits it ran, where that may differ from what was asked.
+    ``num_splits`` says with how many splits it ran, where that may differ from what was asked, and
+    ``strayed`` where bytes beside the buffers were written, as `conformance.canaries` tells.
     """
 
     out: torch.Tensor  # [batch, seq_len_q, num_heads, kv_lora_rank]
     lse: torch.Tensor  # [batch, seq_len_q, num_heads], float32
     launches: tuple[KernelRun, ...] = ()  # what the simulator counted, in order
     num_splits: int | None = None
+    strayed: tuple[str, ...] = ()
 
 
 class Kernel(Protocol):

@@ -111,6 +111,16 @@ def every_element_written(run: Observation) -> Finding:
     return Finding()
 
 
+def nothing_beside_is_written(run: Observation) -> Finding:
+    """Bytes beside out, lse and a workspace of exactly the size asked for are as they were.
+
+    Kills a workspace that is smaller than what is written to it, sizes computed in 32 bits, and
+    rows stored past the last one (W3, W4, W8). On the simulator, a store beyond a tensor already
+    ends the run.
+    """
+    return Finding("; ".join(run.output.strayed))
+
+
 def inputs_unchanged(run: Observation) -> Finding:
     """Every input tensor holds the bytes that it held before the call.
 
@@ -136,9 +146,12 @@ REFUSED_OR_RIGHT = "refused_or_right"
 PROPERTIES: Mapping[str, Callable[[Observation], Finding]] = MappingProxyType(
     {
         check.__name__: check
-        for check in (matches_float64, matches_emulation, every_element_written, inputs_unchanged)
+        for check in (
+            matches_float64, matches_emulation, every_element_written, nothing_beside_is_written,
+            inputs_unchanged,
+        )
     }
-)
+)  # fmt: skip
 PROPERTY_NAMES = (COMPLETES, *PROPERTIES)
 
 

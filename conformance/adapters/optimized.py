@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable
 
 import torch
 
+from conformance.canaries import Canaries, buffer
 from conformance.kernel import (
     Algorithm,
     Compiled,
@@ -17,7 +18,6 @@ from conformance.kernel import (
     UsageError,
     choose_engine,
     device_arch,
-    poisoned,
 )
 from optimized import plan as planning
 from optimized.api import Arguments, decode_on
@@ -79,16 +79,21 @@ class Optimized:
         )
         dims = problem.dims
         rows = (problem.batch_size, dims.seq_len_q, dims.num_heads)
-        out = torch.zeros((*rows, dims.kv_lora_rank), dtype=getattr(torch, problem.output_dtype))
-        lse, workspace = torch.zeros(rows), torch.zeros(needed, dtype=torch.int8)
-        if options.poison:
-            for buffer in (out, lse, workspace):
-                poisoned(buffer)
+        shapes = {
+            "out": ((*rows, dims.kv_lora_rank), getattr(torch, problem.output_dtype)),
+            "lse": (rows, torch.float32),
+            "workspace_buffer": ((needed,), torch.int8),
+        }
+        canaries = Canaries(where) if where.type == "cuda" else None
+        out, lse, workspace = (
+            buffer(name, shape, dtype, options.poison, canaries)
+            for name, (shape, dtype) in shapes.items()
+        )
         moved = inputs if where.type == "cpu" else inputs.to(where)
         arguments = Arguments(
             query=moved.query,
             kv_cache=moved.kv_cache,
-            workspace_buffer=workspace.to(where),
+            workspace_buffer=workspace,
             kv_lora_rank=dims.kv_lora_rank,
             qk_rope_head_dim=dims.qk_rope_head_dim,
             block_tables=moved.block_tables,
@@ -96,7 +101,7 @@ class Optimized:
             max_seq_len=problem.planning_max_seq_len,
             softmax_scale=problem.softmax_scale,
             output_scale=problem.output_scale,
-            out=out.to(where),
+            out=out,
             is_var_seq=problem.is_var_seq,
             causal_mask=problem.mask.causal,
             enable_pdl=problem.enable_pdl,
@@ -109,9 +114,10 @@ class Optimized:
             lse_base=problem.lse_base,
             num_splits=options.num_splits,
         )
-        result, result_lse = decode_on(device, arguments, lse.to(where))
+        result, result_lse = decode_on(device, arguments, lse)
         launches = tuple(run for counted in results for run in counted.kernels)
-        return Output(result.cpu(), result_lse.cpu(), launches)
+        strayed = canaries.written() if canaries is not None else ()
+        return Output(result.cpu(), result_lse.cpu(), launches, strayed=strayed)
 
     def _device(
         self, options: RunOptions, on_result: Callable[[Result], None]
