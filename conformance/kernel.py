@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol, cast
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 
@@ -219,6 +219,31 @@ class Kernel(Protocol):
 
         A simulated program that is wrong raises a simulator.errors.ProgramError. UsageError says
         that this kernel cannot be asked for these options.
+        """
+
+
+class Prepared(Protocol):
+    """One call on a GPU, whose tensors are there and stay where they are."""
+
+    @property
+    def inputs(self) -> Inputs:
+        """The input tensors on the GPU; what is written to them, the next launch reads."""
+
+    def launch(self) -> None:
+        """Enqueue the call on PyTorch's current stream, without waiting and without allocating."""
+
+    def output(self) -> Output:
+        """What the launches before have left, on the CPU."""
+
+
+@runtime_checkable
+class Preparing(Protocol):
+    """A kernel that can also be launched many times, as graphs and benchmarks need it; optional."""
+
+    def prepared(self, problem: Problem, inputs: Inputs, options: RunOptions) -> Prepared:
+        """The call, ready to be launched; compiled and launched once, so that it can be captured.
+
+        Raises UsageError as `Kernel.run` does, and for the engine simulator.
         """
 
 

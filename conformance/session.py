@@ -17,7 +17,7 @@ from conformance.known_limits import load_limits
 from conformance.profiles import Profile
 from conformance.progress import Progress
 from conformance.properties import REFUSED_OR_RIGHT
-from conformance.relations import RELATION_NAMES
+from conformance.relations import GPU_RELATIONS, RELATION_NAMES
 from conformance.search import smallest_failure
 from conformance.strategies import Drawn, covering_array, refusals
 from reports.records import (
@@ -92,10 +92,16 @@ class Session:
     def related_cases(self, subject: Subject, relation_name: str) -> list[Case]:
         """Return the cases of the covering array that a relation starts from: its own share.
 
-        A relation costs a run or more beside the first one, so each case has one relation.
+        A relation costs a run or more beside the first one, so each case has one relation. One that
+        only a GPU can show has a single case elsewhere, which says so.
         """
-        share = RELATION_NAMES.index(relation_name)
-        return self.covering_cases(subject, relation_name)[share :: len(RELATION_NAMES)]
+        cases = self.covering_cases(subject, relation_name)
+        shared = RELATION_NAMES
+        if subject.engine.engine != "cuda":
+            shared = tuple(name for name in RELATION_NAMES if name not in GPU_RELATIONS)
+        if relation_name not in shared:
+            return cases[:1]
+        return cases[shared.index(relation_name) :: len(shared)]
 
     def refusal_cases(self, subject: Subject) -> list[Case]:
         """Return cases that the kernel does not take; the suite sees whether it refuses them."""

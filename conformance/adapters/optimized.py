@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -26,6 +27,27 @@ from reference.inputs import Inputs
 from reference.problem import Problem
 from simulator.checks import Checks
 from simulator.launch import Result
+
+
+@dataclass(frozen=True, eq=False)
+class _DecodeCall:
+    """One call with all its tensors, which can be launched again and again."""
+
+    device: CudaDevice | SimulatedDevice
+    arguments: Arguments
+    inputs: Inputs
+    out: torch.Tensor
+    lse: torch.Tensor
+    canaries: Canaries | None
+
+    def launch(self) -> None:
+        """Make the call; on a GPU it is enqueued on PyTorch's current stream."""
+        decode_on(self.device, self.arguments, self.lse)
+
+    def output(self) -> Output:
+        """What the launches before have left, on the CPU."""
+        strayed = self.canaries.written() if self.canaries is not None else ()
+        return Output(self.out.cpu(), self.lse.cpu(), strayed=strayed)
 
 
 class Optimized:
@@ -68,11 +90,31 @@ class Optimized:
 
     def run(self, problem: Problem, inputs: Inputs, options: RunOptions) -> Output:
         """Run one call, with a workspace of exactly the size that is asked for."""
+        results: list[Result] = []
+        call = self._call(problem, inputs, options, results.append)
+        call.launch()
+        launches = tuple(run for counted in results for run in counted.kernels)
+        return replace(call.output(), launches=launches)
+
+    def prepared(self, problem: Problem, inputs: Inputs, options: RunOptions) -> _DecodeCall:
+        """One call on a GPU, compiled and launched once: see `conformance.kernel.Preparing`."""
+        if options.engine != "cuda":
+            raise UsageError(f"engine: {options.engine!r}: calls are prepared on a GPU only")
+        call = self._call(problem, inputs, options, lambda result: None)
+        call.launch()
+        return call
+
+    def _call(
+        self,
+        problem: Problem,
+        inputs: Inputs,
+        options: RunOptions,
+        on_result: Callable[[Result], None],
+    ) -> _DecodeCall:
         support = self.supports(problem)
         if not support.ok and not options.ask_anyway:
             raise UsageError(f"{self.name}: {support.reason}")
-        results: list[Result] = []
-        device = self._device(options, results.append)
+        device = self._device(options, on_result)
         where = torch.device("cuda" if options.engine == "cuda" else "cpu")
         needed = planning.workspace_size(
             problem, device.num_sms, options.num_splits, capability=device.capability
@@ -114,10 +156,7 @@ class Optimized:
             lse_base=problem.lse_base,
             num_splits=options.num_splits,
         )
-        result, result_lse = decode_on(device, arguments, lse)
-        launches = tuple(run for counted in results for run in counted.kernels)
-        strayed = canaries.written() if canaries is not None else ()
-        return Output(result.cpu(), result_lse.cpu(), launches, strayed=strayed)
+        return _DecodeCall(device, arguments, moved, out, lse, canaries)
 
     def _device(
         self, options: RunOptions, on_result: Callable[[Result], None]

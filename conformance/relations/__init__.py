@@ -40,9 +40,34 @@ from conformance.relations.division import (
     any_number_of_splits_is_right,
     ranks_merge_to_the_whole,
 )
+from conformance.relations.gpu import (
+    a_graph_replays_with_other_lengths,
+    any_stream_will_do,
+    two_hundred_repetitions_are_equal,
+)
 from conformance.relations.question import Call, First, Relation, Run
 
-__all__ = ["JUDGED", "RELATIONS", "RELATION_NAMES", "Call", "First", "Relation", "Run"]
+__all__ = [
+    "GPU_RELATIONS",
+    "JUDGED",
+    "RELATIONS",
+    "RELATION_NAMES",
+    "Call",
+    "First",
+    "Relation",
+    "Run",
+]
+
+GPU_RELATIONS: Mapping[str, Relation] = MappingProxyType(
+    {
+        relation.__name__: relation
+        for relation in (
+            a_graph_replays_with_other_lengths, any_stream_will_do,
+            two_hundred_repetitions_are_equal,
+        )
+    }
+)  # fmt: skip
+"""Those that are skipped without a GPU."""
 
 RELATIONS: Mapping[str, Relation] = MappingProxyType(
     {
@@ -56,6 +81,7 @@ RELATIONS: Mapping[str, Relation] = MappingProxyType(
             any_page_size_is_right, any_number_of_sms_will_do, an_early_launch_changes_nothing,
         )
     }
+    | dict(GPU_RELATIONS)
 )  # fmt: skip
 RELATION_NAMES = tuple(RELATIONS)
 JUDGED = (*PROPERTY_NAMES, *RELATION_NAMES, REFUSED_OR_RIGHT)  # all that a case can name

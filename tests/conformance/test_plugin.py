@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from conformance import judge, search, session
 from conformance.kernel import Kernel
 from conformance.properties import PROPERTY_NAMES
+from conformance.relations import GPU_RELATIONS
 from conformance.strategies import Choice, Drawn
 from reference.problem import Recipe
 from reports.records import read_records
@@ -19,8 +20,10 @@ from tests.conformance import cases
 pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).parents[2]
-# Of seven problems; three of them have a relation each, and one more is refused.
-RESULTS = 7 * len(PROPERTY_NAMES) + 3 + 1
+# Of seven problems; three of them have a relation each, and one more is refused. One relation says
+# nothing of its problem, and some need a GPU.
+SKIPPED = 1 + len(GPU_RELATIONS)
+RESULTS = 7 * len(PROPERTY_NAMES) + 3 + len(GPU_RELATIONS) + 1
 Run = Callable[..., pytest.RunResult]
 
 
@@ -84,7 +87,7 @@ def test_a_right_kernel_passes_and_the_table_says_so(run_suite: Run) -> None:
     assert "profile smoke, --hypothesis-seed 1" in text
     assert re.search(r"fake_kernel.py:healthy on simulator, sm_100a: ", text)
     assert re.search(r"matches_float64 +7 +0\.\d+ +7 passed", text)
-    assert re.search(rf"\d distinct problems, {RESULTS - 1} passed, 1 skipped", text)
+    assert re.search(rf"\d distinct problems, {RESULTS - SKIPPED} passed, {SKIPPED} skipped", text)
 
 
 def test_every_case_is_recorded(run_suite: Run) -> None:
@@ -110,8 +113,9 @@ def test_a_killed_session_is_resumed_where_it_stopped(
     attempt = judge._attempt
     monkeypatch.setattr(judge, "_attempt", lambda *a: (runs.append(a), attempt(*a))[1])
     text = text_of(run_suite("--resume", str(path.parent)))
-    assert re.search(rf"\d distinct problems, {RESULTS - 1} passed, 1 skipped", text)
-    assert len(runs) == 7 - finished + 3 + 1  # those of the relations and the refusal
+    assert re.search(rf"\d distinct problems, {RESULTS - SKIPPED} passed, {SKIPPED} skipped", text)
+    others = 3 + len(GPU_RELATIONS) + 1  # of the relations and the refusal
+    assert len(runs) == 7 - finished + others
     path.unlink()
     (resumed,) = Path("results").glob("*-conformance*/records.jsonl")
     assert len(read_records(resumed).results) == RESULTS

@@ -10,7 +10,7 @@ import torch
 from conformance.judge import Judge
 from conformance.kernel import Output, RunOptions
 from conformance.known_limits import KnownLimit
-from conformance.relations import RELATION_NAMES, RELATIONS
+from conformance.relations import GPU_RELATIONS, RELATION_NAMES, RELATIONS
 from conformance.session import Session
 from conformance.strategies import Choice
 from reference.decode import decode
@@ -47,7 +47,10 @@ def small_pool(monkeypatch) -> None:
     monkeypatch.setattr("conformance.relations.cache.FAR_POOL_ELEMENTS", 2**20)
 
 
-@pytest.mark.parametrize("name", RELATION_NAMES)
+SHOWN_HERE = tuple(name for name in RELATION_NAMES if name not in GPU_RELATIONS)
+
+
+@pytest.mark.parametrize("name", SHOWN_HERE)
 def test_a_right_kernel_has_every_relation(name, monkeypatch):
     small_pool(monkeypatch)
     result = verdict(Exact(), name)
@@ -206,7 +209,7 @@ def test_the_keys_that_are_seen_are_read_back(extra, complaint):
 
 
 def test_every_relation_has_a_fault():
-    assert {*FAULTS, "calls_leave_no_trace"} == set(RELATION_NAMES)
+    assert {*FAULTS, "calls_leave_no_trace"} == set(SHOWN_HERE)
     assert all("Kills" in (relation.__doc__ or "") for relation in RELATIONS.values())
 
 
@@ -232,8 +235,15 @@ def test_each_case_of_the_array_has_one_relation():
     session.__dict__["_arrays"] = {
         subject.name: [(PROBLEM, Recipe(), Choice(seed, 148)) for seed in range(40)]
     }
-    shares = [session.related_cases(subject, name) for name in RELATION_NAMES]
+    shares = [session.related_cases(subject, name) for name in SHOWN_HERE]
     assert sorted(case.seed for share in shares for case in share) == list(range(40))
+
+
+@pytest.mark.parametrize("name", GPU_RELATIONS)
+def test_what_only_a_gpu_can_show_is_skipped_and_says_so(name):
+    result = verdict(Exact(), name)
+    assert result.verdict == "skipped"
+    assert result.reason == "engine: 'simulator': only a GPU can show this"
 
 
 def test_a_finished_relation_is_remembered():
