@@ -11,15 +11,24 @@ CHECKS: Final = {
     "races": "accesses to shared memory and TMEM are ordered (interpreted; several times slower)",
     "proxy": "MMAs and bulk stores read no shared memory that was stored to without "
     "fence.proxy.async (interpreted)",
+    "mbarriers": "a live mbarrier is touched by mbarrier operations alone, and each of its phases "
+    "is seen to end, by nobody too late (interpreted)",
+    "publication": "the initialisation of an mbarrier is visible to whoever uses it (interpreted)",
+    "named_barriers": "no warp arrives twice at a barrier that has not opened (interpreted)",
+    "registers": "setmaxnreg is executed by whole warpgroups, within the CTA's pool (interpreted)",
+    "tensor_memory": "TMEM is allocated and freed as PTX demands (interpreted)",
     "deadlock": "a launch that can make no progress is stopped and its warps are listed",
 }
 """The checks by name. ``bounds`` and ``deadlock`` cost nothing and are always on."""
 
+_ALWAYS: Final = ("bounds", "deadlock")
+_WATCHING: Final = tuple(name for name in CHECKS if name not in (*_ALWAYS, "initialisation"))
+
 PRESETS: Final = {
-    "memcheck": ("bounds",),
+    "memcheck": ("bounds", "tensor_memory"),
     "initcheck": ("initialisation",),
     "racecheck": ("races", "proxy"),
-    "synccheck": ("deadlock",),
+    "synccheck": ("deadlock", "mbarriers", "publication", "named_barriers", "registers"),
     "all": tuple(CHECKS),
 }
 """Groups of checks, called as compute-sanitizer calls its tools."""
@@ -36,12 +45,17 @@ OnFinding = Literal["finish", "raise", "collect"]
 class Checks:
     """The switchable checks of a simulation. Raises ``ValueError`` for an unknown ``on_finding``.
 
-    ``races`` and ``proxy`` watch every access, for which the interpreter is needed.
+    All but ``initialisation`` watch the execution, for which the interpreter is needed.
     """
 
     initialisation: bool = True
     races: bool = False
     proxy: bool = False
+    mbarriers: bool = False
+    publication: bool = False
+    named_barriers: bool = False
+    registers: bool = False
+    tensor_memory: bool = False
     on_finding: OnFinding = "finish"
 
     def __post_init__(self) -> None:
@@ -51,8 +65,8 @@ class Checks:
 
     @property
     def watching(self) -> tuple[str, ...]:
-        """The chosen checks that watch every access."""
-        return tuple(name for name in ("races", "proxy") if getattr(self, name))
+        """The chosen checks that watch the execution."""
+        return tuple(name for name in _WATCHING if getattr(self, name))
 
     @classmethod
     def of(cls, *names: str, on_finding: OnFinding = "finish") -> Checks:
@@ -65,12 +79,8 @@ class Checks:
                 known = f"checks {', '.join(CHECKS)} and presets {', '.join(PRESETS)}"
                 raise ValueError(f"check {name!r} is none of the {known}")
         chosen = {check for name in names for check in PRESETS.get(name, (name,))}
-        return cls(
-            initialisation="initialisation" in chosen,
-            races="races" in chosen,
-            proxy="proxy" in chosen,
-            on_finding=on_finding,
-        )
+        switched = {name: name in chosen for name in ("initialisation", *_WATCHING)}
+        return cls(**switched, on_finding=on_finding)
 
 
 USUAL: Final = Checks()

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from simulator.errors import Location
+    from simulator.machine.cluster import Cluster
     from simulator.machine.warp import Mask, Warp
 
 GRANULE_BYTES = 4
@@ -59,3 +60,32 @@ class Observer:
 
     def fenced(self, fence: str, mask: Mask | None) -> None:
         """The active lanes of the acting warp have executed the instruction ``fence``."""
+
+    # Protocols
+
+    def initialised(self, barrier: object, offset: int) -> None:
+        """The acting warp has made an mbarrier object, at ``offset`` in its own shared memory."""
+
+    def invalidated(self, barrier: object) -> None:
+        """The acting warp has ended the life of an mbarrier object."""
+
+    def signalled(self, barrier: object, step: str) -> None:
+        """The acting agent makes a ``step`` at an mbarrier: ``arrive``, ``expect``, ``complete``.
+
+        The last is that of bytes that have come. A phase which the step ends has not ended yet.
+        """
+
+    def asked(self, barrier: object, parity: int, over: bool) -> None:
+        """The acting warp has been told whether the phase of a parity is ``over``."""
+
+    def allocated(self, memory: object, column: int, columns: int) -> None:
+        """The acting warp has been given columns of TMEM."""
+
+    def deallocated(self, memory: object, column: int, columns: int) -> None:
+        """The acting warp has given columns of TMEM back."""
+
+    def resized(self, way: str, count: int) -> None:
+        """The acting warp has asked for ``count`` registers a thread: ``inc`` or ``dec``."""
+
+    def ended(self, cluster: Cluster) -> None:
+        """All warps have exited, and all asynchronous work is done."""

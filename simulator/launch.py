@@ -24,7 +24,7 @@ from simulator.checks import USUAL, Checks
 from simulator.codegen.accumulate import strategy
 from simulator.coverage import Coverage, coverage_of
 from simulator.decode import decode
-from simulator.errors import SimulatorBug
+from simulator.errors import CheckFailed, SimulationError, SimulatorBug
 from simulator.host.capture import CapturedLaunch
 from simulator.host.link import Argument, HostProgram
 from simulator.host.tensor import Tensor
@@ -292,6 +292,9 @@ def _run(
     try:
         with np.errstate(all="ignore"), _single_threaded().limit(limits=1):
             statistics = run_grid(state, interpreter, instruction_limit, observe)
+    except SimulationError as error:
+        _tell_before(error, findings.all)
+        raise
     finally:
         counters = interpreter.stop_counting()
     if findings.all and checks.on_finding != "collect":
@@ -315,6 +318,12 @@ def _run(
         findings.all,
         coverage_of(program, counters) if counters and asked.coverage else None,
     )
+
+
+def _tell_before(error: SimulationError, findings: tuple[Finding, ...]) -> None:
+    """Add to an error, as a note, what the checks had found before it: often the reason."""
+    if findings and not isinstance(error, CheckFailed):
+        error.add_note("\n".join(["the checks had found before:", *map(str, findings)]))
 
 
 @functools.cache

@@ -35,10 +35,12 @@ def trap(warp: Warp, mask: Mask | None) -> None:
     kind=Kind.EFFECT,
     converged=True,
 )
-def setmaxnreg(warp: Warp, mask: Mask | None, count: Array) -> None:
+def setmaxnreg(warp: Warp, mask: Mask | None, count: Array, *, way: str) -> None:
     """A change of the warp's register budget: registers are not scarce here."""
     if int(count[0]) % 8 or not 24 <= int(count[0]) <= 256:
         raise Trap(f"setmaxnreg {int(count[0])} is not a multiple of 8 in 24..256")
+    if warp.cta.cluster.observer is not None:
+        warp.cta.cluster.observer.resized(way, int(count[0]))
 
 
 @instruction("nanosleep.u32", "u32", section="9.7.19.2 nanosleep", kind=Kind.EFFECT)

@@ -77,14 +77,21 @@ def _init_one(warp: Warp, where: int, expected: int, space: str) -> None:
         raise OutOfBounds(f"mbarrier at {name}: beyond the end of shared memory")
     if offset in cta.mbarriers:
         raise ProtocolError(f"mbarrier.init of a live object: {cta.mbarriers[offset].describe()}")
-    cta.mbarriers[offset] = Mbarrier(name, expected, cta.cluster.note_event, cta.cluster.observer)
+    observer = cta.cluster.observer
+    barrier = Mbarrier(name, expected, cta.cluster.note_event, observer)
+    cta.mbarriers[offset] = barrier
+    if observer is not None:
+        observer.initialised(barrier, offset)
 
 
 @_inval("mbarrier.inval.<s>.b64", "[b32]", s=_CTA)
 def mbarrier_inval(warp: Warp, mask: Mask | None, address: Array, *, s: str) -> None:
     """The object is gone; its memory may be used for anything."""
-    for _, lanes in barriers(warp, mask, address, s):
+    observer = warp.cta.cluster.observer
+    for barrier, lanes in barriers(warp, mask, address, s):
         del warp.cta.mbarriers[int(address[lanes[0]]) & OFFSET_MASK]
+        if observer is not None:
+            observer.invalidated(barrier)
 
 
 @_arrive("mbarrier.arrive<o>.<s>.b64", "b64 = [b32]", o=_ORDER, s=_ANY)

@@ -54,6 +54,7 @@ class Mbarrier(ctypes.Structure):
         """``count`` arrivals; ``ProtocolError`` if the phase does not await so many."""
         if count > self.pending:
             raise ProtocolError(f"{count} arrival(s) at {self.describe()}: more than are pending")
+        self._signal("arrive")
         self.pending -= count
         self._release()
         self._settle()
@@ -61,12 +62,14 @@ class Mbarrier(ctypes.Structure):
     def expect_tx(self, byte_count: int) -> None:
         """The current phase waits for ``byte_count`` more bytes."""
         self._require_room(byte_count)
+        self._signal("expect")
         self.tx += byte_count
         self._settle()
 
     def complete_tx(self, byte_count: int) -> None:
         """``byte_count`` bytes have arrived."""
         self._require_room(-byte_count)
+        self._signal("complete")
         self.tx -= byte_count
         self._release()
         self._settle()
@@ -74,8 +77,10 @@ class Mbarrier(ctypes.Structure):
     def passed(self, parity: int) -> bool:
         """Whether the phase of this parity has ended; so has that before the first, of parity 1."""
         over = (self.phase & 1) != parity & 1
-        if over and self.observer is not None:
-            self.observer.acquire(self)
+        if self.observer is not None:
+            self.observer.asked(self, parity & 1, over)
+            if over:
+                self.observer.acquire(self)
         return over
 
     def _require_room(self, change: int) -> None:
@@ -90,6 +95,10 @@ class Mbarrier(ctypes.Structure):
             f"mbarrier {self.name} in phase {self.phase} "
             f"({self.pending} of {self.expected} arrivals pending, tx-count {self.tx} bytes)"
         )
+
+    def _signal(self, step: str) -> None:
+        if self.observer is not None:
+            self.observer.signalled(self, step)
 
     def _release(self) -> None:
         if self.observer is not None:

@@ -230,6 +230,8 @@ class _Scheduler:
         """After the last warp: let asynchronous work end, and demand that nothing is owed."""
         while self._cluster.asynchronous.complete_one():
             pass
+        if self._cluster.observer is not None:
+            self._cluster.observer.ended(self._cluster)
         kernel = self._cluster.launch.program.kernel.name
         for cta in self._cluster.ctas:
             for barrier in cta.mbarriers.values():

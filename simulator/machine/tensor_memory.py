@@ -103,6 +103,8 @@ class TensorMemory:
             if not any(s < start + columns and start < s + n for s, n in self.allocations.items()):
                 self.allocations[start] = columns
                 self._forget(start, columns, owner=start + 1)
+                if self.observer is not None:
+                    self.observer.allocated(self, start, columns)
                 return start
         return None
 
@@ -115,6 +117,8 @@ class TensorMemory:
             )
         del self.allocations[address]
         self._forget(address, columns, owner=0)
+        if self.observer is not None:
+            self.observer.deallocated(self, address, columns)
 
     def relinquish(self) -> None:
         """Give up the permit to allocate, for good."""

@@ -2,40 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from simulator.events import Observer
 from simulator.sanitizer.finding import Check, Findings
+from simulator.sanitizer.mbarrier import MbarrierCheck
+from simulator.sanitizer.named_barrier import NamedBarrierCheck
 from simulator.sanitizer.proxy import ProxyCheck
+from simulator.sanitizer.publication import PublicationCheck
 from simulator.sanitizer.race import RaceCheck
+from simulator.sanitizer.registers import RegisterCheck
+from simulator.sanitizer.tensor_memory import TensorMemoryCheck
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
     from simulator.checks import Checks
     from simulator.errors import Location
-    from simulator.machine.warp import Mask, Warp
 
-_CHECKS: Final[dict[str, type[Check]]] = {"races": RaceCheck, "proxy": ProxyCheck}
+_CHECKS: Final[dict[str, type[Check]]] = {
+    "races": RaceCheck,
+    "proxy": ProxyCheck,
+    "mbarriers": MbarrierCheck,
+    "publication": PublicationCheck,
+    "named_barriers": NamedBarrierCheck,
+    "registers": RegisterCheck,
+    "tensor_memory": TensorMemoryCheck,
+}
 
 
 def observer(checks: Checks, findings: Findings) -> Observer:
     """What watches one cluster for all of the checks that are chosen."""
-    made = [kind(findings) for name, kind in _CHECKS.items() if getattr(checks, name)]
+    made = [_CHECKS[name](findings) for name in checks.watching]
     return made[0] if len(made) == 1 else _Several(made)
 
 
 class _Several(Observer):
-    """Tells several observers of everything."""
+    """Tells several observers of everything that they override."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = observers
-
-    def turn(self, warp: Warp) -> None:
-        for one in self._observers:
-            one.turn(warp)
+        for name, event in vars(Observer).items():
+            if not name.startswith("_") and name not in vars(_Several):
+                told = [one for one in observers if getattr(type(one), name) is not event]
+                setattr(self, name, _all_of([getattr(one, name) for one in told]))
 
     def issue(self, engine: Hashable) -> object:
         return [one.issue(engine) for one in self._observers]
@@ -44,34 +53,14 @@ class _Several(Observer):
         for one, own in zip(self._observers, token, strict=True):
             one.begin(engine, own, location)
 
-    def end(self) -> None:
-        for one in self._observers:
-            one.end()
 
-    def shared_access(self, memory: object, granules: npt.NDArray[np.int64], write: bool) -> None:
-        for one in self._observers:
-            one.shared_access(memory, granules, write)
+def _all_of(told: list[Callable[..., None]]) -> Callable[..., None]:
+    """One function that calls all."""
+    if len(told) == 1:
+        return told[0]
 
-    def tensor_access(self, memory: object, granules: npt.NDArray[np.int64], write: bool) -> None:
-        for one in self._observers:
-            one.tensor_access(memory, granules, write)
+    def tell(*event: Any) -> None:
+        for one in told:
+            one(*event)
 
-    def release(self, barrier: object) -> None:
-        for one in self._observers:
-            one.release(barrier)
-
-    def opened(self, barrier: object) -> None:
-        for one in self._observers:
-            one.opened(barrier)
-
-    def acquire(self, barrier: object) -> None:
-        for one in self._observers:
-            one.acquire(barrier)
-
-    def joined(self, engine: Hashable) -> None:
-        for one in self._observers:
-            one.joined(engine)
-
-    def fenced(self, fence: str, mask: Mask | None) -> None:
-        for one in self._observers:
-            one.fenced(fence, mask)
+    return tell

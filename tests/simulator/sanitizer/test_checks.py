@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from simulator.checks import CHECKS, PRESETS, Checks
-from simulator.errors import CheckFailed, DataRace
+from simulator.errors import CheckFailed, DataRace, SimulationError, Trap
 from simulator.launch import Extent, Tensor, launch_kernel
+from simulator.policy import Policy
 from tests.simulator.ptx_text import module, store
 
 RACY = module(
@@ -39,9 +40,10 @@ def test_a_preset_stands_for_its_checks(preset):
 
 
 def test_all_has_every_check_that_can_be_switched():
-    assert Checks.of("all") == Checks(initialisation=True, races=True, proxy=True)
+    switched = {name: True for name in CHECKS if name not in ("bounds", "deadlock")}
+    assert Checks.of("all") == Checks(**switched)
     assert Checks.of("initcheck") == Checks()
-    assert Checks.of("memcheck", "races") == Checks(initialisation=False, races=True)
+    assert Checks.of("bounds", "races") == Checks(initialisation=False, races=True)
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones():
@@ -71,4 +73,61 @@ def test_the_message_of_a_race():
 
 def test_native_code_refuses_checks_that_watch():
     with pytest.raises(ValueError, match="races and proxy are found by executor 'interpreter'"):
-        launch_kernel(RACY, Extent(), [0], checks=Checks.of("all"), executor="native")
+        launch_kernel(RACY, Extent(), [0], checks=Checks.of("racecheck"), executor="native")
+
+
+# Presets
+
+TMEM = "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r1], {};\n"
+FREE = "tcgen05.dealloc.cta_group::1.sync.aligned.b32 {}, {};\n"
+OBJECT = "setp.eq.u32 %p1, %t2, 0; @%p1 mbarrier.init.shared.b64 [%r1+8], 1;\n"
+FAULTS = {
+    "bounds": "ld.shared.u32 %r2, [%r1+4096];",
+    "initialisation": "ld.shared.u32 %r2, [%r1];",
+    "races": "st.shared.b32 [%r1], 1;",
+    "proxy": None,  # tests/simulator/sanitizer/test_proxy.py: it takes a tensor map
+    "mbarriers": OBJECT + "bar.sync 0; @%p1 st.shared.u32 [%r1+8], 1;",
+    "publication": OBJECT + "mbarrier.test_wait.parity.shared.b64 %p2, [%r1+8], 1;",
+    "named_barriers": "bar.arrive 1, 128; bar.arrive 1, 128;",
+    "registers": "setp.lt.u32 %p1, %t2, 32; @%p1 bra END; setmaxnreg.dec.sync.aligned.u32 40;",
+    "tensor_memory": "setp.ge.u32 %p1, %t2, 32; @%p1 bra END;\n"
+    + TMEM.format(32) + TMEM.format(64) + FREE.format(0, 32) + FREE.format(32, 64),
+    "deadlock": "setp.lt.u32 %p1, %t2, 32; @%p1 bra END; bar.sync 1, 128;",
+}  # fmt: skip
+"""For each check a kernel of four warps in which it alone has something to say."""
+ERRORS = {"bounds": "OutOfBounds", "initialisation": "Uninitialised", "deadlock": "Deadlock"}
+
+
+def told(fault: str, checks: Checks) -> set[str]:
+    """The checks that complain of the kernel with a fault."""
+    body = f"mov.u32 %r1, smem;\n{FAULTS[fault]}\nEND: mov.b32 %r9, 0;"
+    extent = Extent(block=(128, 1, 1), dynamic_shared_bytes=64)
+    try:
+        launch_kernel(module(body), extent, [], checks=checks, policy=Policy("run_to_block"))
+    except CheckFailed as error:
+        return {finding.check for finding in error.findings}
+    except SimulationError as error:
+        return {check for check, kind in ERRORS.items() if kind == type(error).__name__}
+    return set()
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("fault", [name for name, body in FAULTS.items() if body is not None])
+def test_a_preset_finds_the_faults_of_its_checks_and_no_others(fault, preset):
+    always = {"bounds", "deadlock"}
+    expected = {fault} & (always | set(PRESETS[preset]))
+    assert told(fault, Checks.of(preset)) == expected
+
+
+def test_there_is_a_faulty_kernel_for_each_check():
+    assert set(FAULTS) == set(CHECKS)
+
+
+def test_an_error_tells_what_had_been_found_before():
+    body = f"mov.u32 %r1, smem;\n{FAULTS['mbarriers']}\n@%p1 trap;"
+    with pytest.raises(Trap) as caught:
+        launch_kernel(
+            module(body), Extent(dynamic_shared_bytes=64), [], checks=Checks.of("synccheck")
+        )
+    (note,) = caught.value.__notes__
+    assert note.startswith("the checks had found before:\nmbarriers: an access other than by")
