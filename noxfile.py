@@ -97,6 +97,14 @@ def mutation(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", requires=["environment"])
+def fuzz(session: nox.Session) -> None:
+    """Search for cases that a kernel fails. After --: run, diff, schedule or --help."""
+    if judges_peers(session.posargs) and "--kernel" in " ".join(session.posargs):
+        require_peers(session)
+    session.run("python", "-m", "fuzz", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["environment"])
 def lint(session: nox.Session) -> None:
     """Check style (ruff), types of the host code (mypy) and who imports whom (import-linter)."""
     session.run("ruff", "check", ".")

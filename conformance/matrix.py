@@ -11,6 +11,7 @@ import functools
 import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -73,12 +74,16 @@ def rows() -> tuple[Row, ...]:
 
 def problem(row: Row, seed: int, lengths: Sequence[int] = LEVELS["longest"]) -> Problem:
     """Return the problem of a row; ``seed`` draws from ``lengths`` what the row leaves open."""
+    return problem_of(row, _contexts(row, random.Random(seed), lengths))
+
+
+def problem_of(row: Row, contexts: Sequence[int]) -> Problem:
+    """Return the problem of a row whose requests have these whole contexts, in keys."""
     world = row["world"]
-    contexts = _contexts(row, random.Random(seed), lengths)
     dcp = Dcp()
     if world > 1:
         rank = 0 if row["rank"] == "first" else world - 1
-        dcp = Dcp(world, rank, row["interleave_size"], contexts)
+        dcp = Dcp(world, rank, row["interleave_size"], tuple(contexts))
     owned = tuple(len(owned_positions(keys, dcp)) for keys in contexts)
     loose = 300 if row["max_seq_len"] == "loose" else 0
     return Problem(
@@ -94,6 +99,20 @@ def problem(row: Row, seed: int, lengths: Sequence[int] = LEVELS["longest"]) -> 
         max_seq_len=max(1, *owned) + loose if loose else None,
         is_var_seq=row["is_var_seq"],
         enable_pdl=row["enable_pdl"],
+    )
+
+
+def with_contexts(problem: Problem, contexts: Sequence[int]) -> Problem:
+    """Return the problem with other whole contexts, and as many keys here as follow from them."""
+    whole = problem.dcp.causal_seqs is None
+    dcp = Dcp() if whole else replace(problem.dcp, causal_seqs=tuple(contexts))
+    owned = tuple(len(owned_positions(keys, dcp)) for keys in contexts)
+    longest = problem.max_seq_len
+    return replace(
+        problem,
+        dcp=dcp,
+        seq_lens=owned,
+        max_seq_len=None if longest is None else max(longest, 1, *owned),
     )
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import torch
 
+from conformance.difference import different_bits
 from conformance.judge import run_options
 from conformance.kernel import Kernel, Output, UsageError, load_kernel
 from conformance.session import device_text, records_to_resume
@@ -99,22 +100,13 @@ def judge(
             case, verdict, error_class=type(error).__name__, ptx_line=error.ptx_line,
             reason=str(error), seconds=time.perf_counter() - start,
         )  # fmt: skip
-    different = _different(found, fair[case.seed])
+    different = different_bits(found, fair[case.seed], "those of the fair schedule")
     return CaseResult(
         case,
         "failed" if different else "passed",
         seconds=time.perf_counter() - start,
         reason=different or None,
     )
-
-
-def _different(found: Output, fair: Output) -> str:
-    """Say in which output the bits differ, "" if in none."""
-    for name, a, b in (("out", found.out, fair.out), ("lse", found.lse, fair.lse)):
-        bits = a.contiguous().view(torch.uint8) != b.contiguous().view(torch.uint8)
-        if bool(bits.any()):
-            return f"{name}: {int(bits.sum())} bytes differ from those of the fair schedule"
-    return ""
 
 
 def _subject(name: str) -> _Subject:

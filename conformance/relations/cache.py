@@ -115,7 +115,7 @@ def _numbered(first: First, start: int) -> Call:
     keys = []
     for length in problem.seq_lens:
         rows = torch.zeros(length, dims.qk_head_dim)
-        number = torch.arange(min(length - start, dims.kv_lora_rank))
+        number = torch.arange(max(0, min(length - start, dims.kv_lora_rank)))
         rows[start + number, number] = 1.0
         keys.append(rows)
     recipe = replace(first.recipe, values="normal")  # equal pages stay pages of their own

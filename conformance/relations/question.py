@@ -117,9 +117,9 @@ def near(want: Decoded, got: Output, out: Tensor, lse: Tensor) -> Finding:
 
 def is_right(first: First, call: Call, output: Output, splits: int | None) -> Finding:
     """Whether both oracles accept what a call returned."""
-    count = output.num_splits or splits or first.kernel.plan(
-        call.problem, call.options.num_sms
-    ).num_splits  # fmt: skip
+    asked = splits or call.options.num_splits
+    planned = first.kernel.plan(call.problem, call.options.num_sms).num_splits
+    count = output.num_splits or asked or planned
     algorithm, inputs = first.kernel.algorithm, call.inputs
     run = Observation(call.problem, algorithm, inputs, inputs, output, count)
     exact = matches_float64(run)

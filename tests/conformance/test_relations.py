@@ -10,6 +10,7 @@ import torch
 from conformance.judge import Judge
 from conformance.kernel import Output, RunOptions
 from conformance.known_limits import KnownLimit
+from conformance.properties import Finding, Observation
 from conformance.relations import GPU_RELATIONS, RELATION_NAMES, RELATIONS
 from conformance.session import Session
 from conformance.strategies import Choice
@@ -206,6 +207,28 @@ def test_the_keys_that_are_seen_are_read_back(extra, complaint):
     result = verdict(Exact(answer=answer), "the_right_keys_are_seen", true)
     assert (result.reason or "").startswith(complaint)
     assert result.verdict == ("failed" if complaint else "passed")
+
+
+@pytest.mark.parametrize("lengths", [(600, 3), (0, 513), (1300, 0, 512)])
+def test_keys_are_read_back_where_a_request_has_fewer_than_another(lengths):
+    problem = replace(PROBLEM, seq_lens=lengths)
+    result = verdict(Exact(), "the_right_keys_are_seen", problem)
+    assert result.verdict == "passed", result.reason
+
+
+@pytest.mark.parametrize("name", ["calls_leave_no_trace", "any_page_size_is_right"])
+def test_a_relations_oracle_counts_the_splits_that_were_asked_for(name, monkeypatch):
+    """The plan of this kernel is one split; an emulation of one would refuse the right result."""
+    emulated: list[int] = []
+
+    def count(run: Observation) -> Finding:
+        emulated.append(run.num_splits)
+        return Finding()
+
+    monkeypatch.setattr("conformance.relations.question.matches_emulation", count)
+    asked = replace(case(name), num_splits=3)
+    Judge(lambda result: None).judge(cases.subject(Exact()), asked)
+    assert set(emulated) == {3}
 
 
 def test_every_relation_has_a_fault():
