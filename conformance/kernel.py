@@ -271,7 +271,7 @@ def known_kernels() -> dict[str, str]:
 def load_kernel(name: str, transform: Callable[[str], str] | None = None) -> Kernel:
     """Return the kernel called ``name``: registered, ``path/file.py:factory``, or a mutant.
 
-    ``mutant:KERNEL:ID`` is the kernel with one change that `mutation.ptx` lists. ``transform``
+    ``mutant:KERNEL:ID`` is the kernel with one change of `mutation.operators`. ``transform``
     changes the PTX before the simulator sees it, for kernels whose factory takes one. Raises
     UsageError for a name that is unknown or of a kind not available yet, for a file or factory that
     is not there, and for an object that lacks a member of `Kernel`.
@@ -282,8 +282,8 @@ def load_kernel(name: str, transform: Callable[[str], str] | None = None) -> Ker
             raise UsageError(f"--kernel: {name!r}: a mutant is mutant:KERNEL:ID")
         # Not at the top: mutants are made of kernels, so that package imports this one.
         make: Callable[[str], Callable[[str], str]] = importlib.import_module(
-            "mutation.ptx"
-        ).Mutation
+            "mutation.operators"
+        ).change
         return load_kernel(kernel, make(mutation))
     path, separator, factory = name.rpartition(":")
     if separator and path.endswith(".py"):

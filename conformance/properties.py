@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from types import MappingProxyType
 
 import torch
 
 from conformance.compare import compare
-from conformance.faithful import emulations
+from conformance.faithful import Emulations, emulations
 from conformance.kernel import POISON_BYTE, Algorithm, Output
-from conformance.tolerance import bounds
-from reference.decode import decode
+from conformance.tolerance import Bounds, bounds
+from reference.decode import Decoded, decode
 from reference.inputs import Inputs
 from reference.problem import Problem
 
@@ -51,6 +52,62 @@ class Observation:
     num_splits: int
 
 
+@dataclass(frozen=True, eq=False)
+class Oracles:
+    """What both oracles say of one call, for as many outputs of it as there are.
+
+    Nothing is computed before it is asked for, and nothing twice.
+    """
+
+    problem: Problem
+    inputs: Inputs
+    algorithm: Algorithm
+    num_splits: int
+
+    @cached_property
+    def _exact(self) -> tuple[Decoded, Bounds]:
+        return (
+            decode(self.problem, self.inputs),
+            bounds(self.problem, self.inputs, self.algorithm),
+        )
+
+    @cached_property
+    def _emulated(self) -> Emulations:
+        return emulations(self.problem, self.inputs, self.algorithm, self.num_splits)
+
+    def exact(self, output: Output) -> Finding:
+        """Whether every element lies within its bound of the exact result: `matches_float64`."""
+        exact, bound = self._exact
+        parts = {
+            "out": compare(output.out, exact.out, bound.out, name="out"),
+            "lse": compare(output.lse, exact.lse, bound.lse, name="lse"),
+        }
+        name, worst = max(parts.items(), key=lambda part: part[1].ratio)
+        return Finding(
+            reason="; ".join(part.reason for part in parts.values() if not part.passed),
+            ratio=worst.ratio,
+            element=None if worst.element is None else f"{name}{list(worst.element)}",
+            bias=worst.bias,
+        )
+
+    def faithful(self, output: Output) -> Finding:
+        """Whether `out` is what the kernel's own algorithm gives: `matches_emulation`."""
+        near = self._emulated.nearest(output.out)
+        found = compare(output.out, near.out, near.bound, name="out")
+        rows = len(self._emulated.undecided)
+        return Finding(
+            reason=found.reason,
+            note=f"{rows} rows left to matches_float64" if rows else "",
+            ratio=found.ratio,
+            element=None if found.element is None else f"out{list(found.element)}",
+            bias=found.bias,
+        )
+
+
+def _oracles(run: Observation) -> Oracles:
+    return Oracles(run.problem, run.inputs, run.algorithm, run.num_splits)
+
+
 def matches_float64(run: Observation) -> Finding:
     """Every element of out and lse lies within its bound of the exact result.
 
@@ -58,19 +115,7 @@ def matches_float64(run: Observation) -> Finding:
     of them moves many elements by more than the bound, which follows from the run's own data. Slots
     that nobody may see hold the largest values of the format, so that seeing one shows.
     """
-    exact = decode(run.problem, run.inputs)
-    bound = bounds(run.problem, run.inputs, run.algorithm)
-    parts = {
-        "out": compare(run.output.out, exact.out, bound.out, name="out"),
-        "lse": compare(run.output.lse, exact.lse, bound.lse, name="lse"),
-    }
-    name, worst = max(parts.items(), key=lambda part: part[1].ratio)
-    return Finding(
-        reason="; ".join(part.reason for part in parts.values() if not part.passed),
-        ratio=worst.ratio,
-        element=None if worst.element is None else f"{name}{list(worst.element)}",
-        bias=worst.bias,
-    )
+    return _oracles(run).exact(run.output)
 
 
 def matches_emulation(run: Observation) -> Finding:
@@ -83,17 +128,7 @@ def matches_emulation(run: Observation) -> Finding:
     Where a growth of the row maximum lies within its error of the kernel's threshold, either
     decision is right; a row with too many such places is left to `matches_float64`.
     """
-    emulated = emulations(run.problem, run.inputs, run.algorithm, run.num_splits)
-    near = emulated.nearest(run.output.out)
-    found = compare(run.output.out, near.out, near.bound, name="out")
-    rows = len(emulated.undecided)
-    return Finding(
-        reason=found.reason,
-        note=f"{rows} rows left to matches_float64" if rows else "",
-        ratio=found.ratio,
-        element=None if found.element is None else f"out{list(found.element)}",
-        bias=found.bias,
-    )
+    return _oracles(run).faithful(run.output)
 
 
 def every_element_written(run: Observation) -> Finding:

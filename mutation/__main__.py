@@ -1,7 +1,9 @@
-"""Mutants of a kernel's synchronisation, each judged on the simulator.
+"""Mutants of a compiled kernel, each judged on the simulator.
 
     python -m mutation --kernel tokenspeed-mla-2.0.4-fp8 --heads 128 --synchronisation
+    python -m mutation --kernel optimized --heads 128 --sample 500
 
+The first takes every statement that synchronises, the second a sample of all statements.
 Each verdict is on disk before the next mutant runs: results/<time>-mutation/records.jsonl. With
 --resume FOLDER the verdicts of an earlier run are taken over, which must be of the same sources.
 """
@@ -9,22 +11,27 @@ Each verdict is on disk before the next mutant runs: results/<time>-mutation/rec
 from __future__ import annotations
 
 import argparse
+import shutil
+import statistics
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 
 from conformance.kernel import Kernel, UsageError, load_kernel
 from conformance.session import device_text, records_to_resume
-from mutation.ptx import Mutant, Mutation, mutants
+from mutation.operators import change
+from mutation.ptx import Mutant, mutants
+from mutation.sample import Compilation, deep_lines
 from mutation.trial import (
     Trial,
     Verdict,
     synchronisation_cases,
     synchronisation_problems,
 )
-from reference.problem import Problem
+from reference.problem import Dims, Problem
 from reports.records import Measurement, RecordWriter
 
 TOOL = "mutation"
@@ -47,21 +54,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(error, file=sys.stderr)
         return 2
-    problems = synchronisation_problems(DTYPES[options.dtype], options.heads, options.queries)
-    trial = Trial(kernel, problems, synchronisation_cases())
-    for case, own in trial.refused:
+    try:
+        run = _sampled(kernel, options) if options.sample else _synchronisation(kernel, options)
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        return 2
+    for case, own in run.trial.refused:
         print(f"no case: {case}: the kernel itself is {own.end}")
     part, parts = options.part
-    chosen = _chosen(kernel, trial, problems[0][0])[part - 1 :: parts]
-    print(f"{len(chosen)} mutants of statements that run, {len(trial.cases)} cases", flush=True)
+    chosen = run.chosen[part - 1 :: parts]
+    print(f"{len(chosen)} mutants, {len(run.trial.cases)} cases", flush=True)
     subject = f"{options.kernel} {options.dtype} heads {options.heads} queries {options.queries}"
     with RecordWriter(TOOL, options.results, device=device_text()) as records:
         found = []
         for mutant in chosen:
             measured = known.get((subject, mutant.id))
             if measured is None:
-                made = load_kernel(options.kernel, Mutation(mutant.id))
-                measured = _measured(subject, mutant, trial.judge(made))
+                verdict = run.trial.judge(load_kernel(options.kernel, change(mutant.id)))
+                reason = "" if verdict.by else run.equivalence(mutant)
+                measured = _measured(subject, mutant, verdict, reason)
             records.measure(measured)
             found.append(measured)
             print(_line(measured, len(found), len(chosen)), flush=True)
@@ -70,22 +81,55 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(any(m.detail["status"] == "survived" for m in found))
 
 
-def _chosen(kernel: Kernel, trial: Trial, problem: Problem) -> list[Mutant]:
-    """The mutants of what the problems execute; waits first, they are what matters most."""
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """Which mutants are judged on which cases, and what makes a survivor an equivalent."""
+
+    trial: Trial
+    chosen: Sequence[Mutant]
+    equivalence: Callable[[Mutant], str]
+
+
+def _synchronisation(kernel: Kernel, options: argparse.Namespace) -> _Run:
+    """Every mutant of what the problems execute; waits first, they are what matters most."""
+    asked = synchronisation_problems(kernel, DTYPES[options.dtype], options.heads, options.queries)
+    trial = Trial(kernel, asked, synchronisation_cases())
     executed = trial.executed_lines(kernel)
-    text = kernel.compile(problem, kernel.arches[0]).ptx
+    text = kernel.compile(asked[0].problem, kernel.arches[0]).ptx
     runs = [mutant for mutant in mutants(text) if mutant.line in executed]
-    return sorted(runs, key=lambda mutant: (mutant.kind != "wait", "remove" not in mutant.id))
+    runs.sort(key=lambda mutant: (mutant.kind != "wait", "remove" not in mutant.id))
+    return _Run(trial, runs, _implied)
 
 
-def _measured(subject: str, mutant: Mutant, verdict: Verdict) -> Measurement:
-    change = f"{mutant.kind}-{mutant.id.rsplit('-', 1)[1]}"
-    status = "killed" if verdict.by else "equivalent" if change in IMPLIED else "survived"
+def _sampled(kernel: Kernel, options: argparse.Namespace) -> _Run:
+    """A sample of the mutants of the compilation that the options name."""
+    dims = Dims(options.heads, options.queries)
+    wanted = Problem(dims, DTYPES[options.dtype], options.page_size, (300,), 192**-0.5)
+    print("finding out what each problem of the suite executes", flush=True)
+    compilation = Compilation.of(kernel, wanted)
+    deep = deep_lines(kernel, wanted)
+
+    def equivalence(mutant: Mutant) -> str:
+        return _implied(mutant) or compilation.equivalence(
+            mutant, deep, kernel.arches[0], options.ptxas
+        )
+
+    chosen = compilation.mutants(options.sample, options.seed)
+    return _Run(compilation.trial(kernel), chosen, equivalence)
+
+
+def _implied(mutant: Mutant) -> str:
+    """Why the PTX ISA says that a change is harmless; "" if it does not."""
+    return IMPLIED.get(f"{mutant.kind}-{mutant.id.rsplit('-', 1)[1]}", "")
+
+
+def _measured(subject: str, mutant: Mutant, verdict: Verdict, equivalence: str) -> Measurement:
+    status = "killed" if verdict.by else "equivalent" if equivalence else "survived"
     detail = {
         "status": status,
         "by": verdict.by,
         "cases": verdict.cases,
-        "reason": verdict.reason or IMPLIED.get(change, ""),
+        "reason": verdict.reason or equivalence,
         "where": f"PTX line {mutant.line}",
         "kind": mutant.kind,
         "before": mutant.before.strip(),
@@ -110,8 +154,13 @@ def _score(found: Iterable[Measurement]) -> str:
             f"{kind}  {counts.total()}  {counts['killed']}  {counts['equivalent']}  "
             f"{counts['survived']}"
         )
-    killed = sum(m.detail["status"] == "killed" for m in found)
-    lines.append(f"{killed} of {len(found)} killed")
+    status = Counter(m.detail["status"] for m in found)
+    killed, different = status["killed"], len(found) - status["equivalent"]
+    lines.append(f"{killed} of {len(found)} killed: {killed / max(1, len(found)):.1%}")
+    lines.append(f"without equivalents {killed} of {different}: {killed / max(1, different):.1%}")
+    cases = [m.detail["cases"] for m in found if m.detail["status"] == "killed"]
+    if cases:
+        lines.append(f"cases to kill: median {statistics.median(cases):g}, most {max(cases)}")
     lines += list(_survivors(found))
     return "\n".join(lines)
 
@@ -147,11 +196,29 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--kernel", required=True, help="a kernel that conformance knows")
-    parser.add_argument(
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument(
         "--synchronisation",
         action="store_true",
-        required=True,
         help="waits, arrivals, expected bytes, commits, fences, barriers, PDL: removed or altered",
+    )
+    which.add_argument(
+        "--sample",
+        type=int,
+        metavar="N",
+        help="N of all mutants of one compilation: comparisons, constants, operations, operands, "
+        "addresses, guards, conversions and more beside the above, as many of each kind",
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of the sample; default 1")
+    parser.add_argument(
+        "--page-size", type=int, default=64, help="of the compilation sampled; default 64"
+    )
+    parser.add_argument(
+        "--ptxas",
+        default=shutil.which("ptxas") or "",
+        metavar="PATH",
+        help="compares the machine code of survivors; default: the one on PATH. Without one, "
+        "no survivor is called equivalent for its machine code",
     )
     parser.add_argument("--dtype", choices=DTYPES, default="fp8", help="input dtype; default fp8")
     parser.add_argument("--heads", type=int, default=128, help="query heads; default 128")

@@ -52,6 +52,11 @@ class Mutation:
         return "\n".join(lines)
 
 
+def is_synchronisation(opcode: str) -> bool:
+    """Whether statements of this opcode are those that `mutants` changes."""
+    return _STATEMENT.match(f"{opcode};") is not None
+
+
 def mutants(ptx: str) -> Iterator[Mutant]:
     """Yield every mutant of the synchronisation in a text, in order."""
     counts: dict[str, int] = {}

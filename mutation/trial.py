@@ -9,19 +9,26 @@ from __future__ import annotations
 
 import copy
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from conformance.kernel import Kernel, RunOptions
-from conformance.properties import Observation, every_element_written, matches_float64
-from reference.inputs import make_inputs
+from conformance.kernel import Kernel, Output, RunOptions
+from conformance.properties import (
+    Finding,
+    Observation,
+    Oracles,
+    every_element_written,
+    inputs_unchanged,
+)
+from conformance.strategies import Choice, Drawn
+from reference.inputs import Inputs, make_inputs
 from reference.problem import Dims, Mask, Problem, Recipe
 from simulator.checks import CHECKS
 from simulator.errors import ProgramError
 
-SECONDS = 120  # for one case of a mutant: some hundred times what the kernel takes
+SECONDS = 60  # for one case of a mutant: some hundred times what the kernel takes
 ALL_CHECKS = tuple(CHECKS)
 USUAL_CHECKS = RunOptions().checks
 
@@ -66,19 +73,30 @@ class Verdict:
     reason: str = ""
 
 
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """One call that mutants are asked, with its inputs and what its answer must be."""
+
+    problem: Problem
+    inputs: Inputs
+    options: RunOptions
+    oracles: Oracles
+
+    @classmethod
+    def of(cls, kernel: Kernel, drawn: Drawn) -> Asked:
+        """The call of a drawn problem, with the number of splits that ``kernel`` runs it with."""
+        problem, recipe, choice = drawn
+        inputs = make_inputs(problem, recipe, choice.seed)
+        splits = choice.num_splits or kernel.plan(problem, choice.num_sms).num_splits
+        options = RunOptions(num_sms=choice.num_sms, num_splits=choice.num_splits)
+        return cls(problem, inputs, options, Oracles(problem, inputs, kernel.algorithm, splits))
+
+
 class Trial:
-    """The cases of a kernel, with what the kernel itself does in each.
+    """The cases of a kernel, each about one of ``asked``, and what the kernel itself does in it."""
 
-    ``problems`` are pairs of a problem and its forced number of splits. Inputs are drawn with seed
-    0 of the recipe with the fewest limits; bounds are those of `conformance.tolerance`.
-    """
-
-    def __init__(
-        self, kernel: Kernel, problems: Sequence[tuple[Problem, int]], cases: Sequence[Case]
-    ) -> None:
-        self._algorithm = kernel.algorithm
-        recipe = Recipe(table_tail="tile", poison=False)
-        self._problems = [(p, splits, make_inputs(p, recipe, 0)) for p, splits in problems]
+    def __init__(self, kernel: Kernel, asked: Sequence[Asked], cases: Sequence[Case]) -> None:
+        self._asked = tuple(asked)
         outcomes = [(case, self.run(kernel, case)) for case in cases]
         self.cases = tuple((c, o) for c, o in outcomes if o.end in ("right", "findings"))
         self.refused = tuple((c, o) for c, o in outcomes if o.end not in ("right", "findings"))
@@ -86,11 +104,8 @@ class Trial:
     def executed_lines(self, kernel: Kernel) -> frozenset[int]:
         """The PTX lines that some problem executes, under the fair schedule."""
         lines: set[int] = set()
-        for problem, splits, inputs in self._problems:
-            options = RunOptions(num_splits=splits, profile=True)
-            for launched in kernel.run(problem, copy.deepcopy(inputs), options).launches:
-                assert launched.profile is not None
-                lines |= {line.number for line in launched.profile.lines if line.executed}
+        for asked in self._asked:
+            lines |= executed_lines(kernel, asked)
         return frozenset(lines)
 
     def judge(self, mutant: Kernel) -> Verdict:
@@ -107,26 +122,45 @@ class Trial:
 
     def run(self, kernel: Kernel, case: Case) -> Outcome:
         """Run one case and say how it ends."""
-        problem, splits, inputs = self._problems[case.problem]
-        given = copy.deepcopy(inputs)
-        options = RunOptions(
-            policy=case.policy, policy_seed=case.seed, checks=case.checks, num_splits=splits
+        asked = self._asked[case.problem]
+        given = copy.deepcopy(asked.inputs)
+        options = replace(
+            asked.options, policy=case.policy, policy_seed=case.seed, checks=case.checks
         )
         try:
             with _limited(SECONDS):
-                output = kernel.run(problem, given, options)
+                output = kernel.run(asked.problem, given, options)
         except ProgramError as error:
             if found := _findings(error):
                 return Outcome("findings", None, found, error.message[:300])
             return Outcome(type(error).__name__, error.ptx_line, reason=error.message[:300])
         except _TooLong:
             return Outcome("hang", reason=f"more than {SECONDS} s")
-        seen = Observation(problem, self._algorithm, inputs, given, output, splits)
-        for check in (every_element_written, matches_float64):
-            finding = check(seen)
-            if not finding.holds:
-                return Outcome("wrong", reason=finding.reason[:300])
-        return Outcome("right")
+        reason = _wrong(asked, given, output)
+        return Outcome("wrong", reason=reason[:300]) if reason else Outcome("right")
+
+
+def executed_lines(kernel: Kernel, asked: Asked) -> frozenset[int]:
+    """The PTX lines that one call executes, under the fair schedule."""
+    options = replace(asked.options, profile=True)
+    launches = kernel.run(asked.problem, copy.deepcopy(asked.inputs), options).launches
+    profiles = [launched.profile for launched in launches if launched.profile is not None]
+    return frozenset(line.number for profile in profiles for line in profile.lines if line.executed)
+
+
+def _wrong(asked: Asked, given: Inputs, output: Output) -> str:
+    """Say what the suite's properties have against an output, "" if nothing."""
+    oracles = asked.oracles
+    seen = Observation(
+        asked.problem, oracles.algorithm, asked.inputs, given, output, oracles.num_splits
+    )
+    checks: tuple[Callable[[], Finding], ...] = (
+        lambda: every_element_written(seen),
+        lambda: oracles.exact(output),
+        lambda: oracles.faithful(output),
+        lambda: inputs_unchanged(seen),
+    )
+    return next((found.reason for check in checks if not (found := check()).holds), "")
 
 
 def _told(findings: Iterable[Any]) -> str:
@@ -201,20 +235,26 @@ def synchronisation_cases() -> tuple[Case, ...]:
     )
 
 
-def synchronisation_problems(dtype: str, heads: int, queries: int) -> list[tuple[Problem, int]]:
-    """Three calls with two splits each: of three and two tiles, of one tile, of ten."""
+def synchronisation_problems(kernel: Kernel, dtype: str, heads: int, queries: int) -> list[Asked]:
+    """Three calls with two splits each: of three and two tiles, of one tile, of ten.
+
+    Inputs are drawn with seed 0 of the recipe with the fewest limits.
+    """
+    recipe = Recipe(table_tail="tile", poison=False)
+    choice = Choice(seed=0, num_sms=RunOptions().num_sms, num_splits=2)
     return [
-        (
-            Problem(
-                dims=Dims(heads, queries),
-                dtype=dtype,
-                page_size=32,
-                seq_lens=(keys,),
-                softmax_scale=192**-0.5,
-                mask=Mask(causal=True),
-                enable_pdl=True,
-            ),
-            2,
-        )
+        Asked.of(kernel, (_synchronised(dtype, heads, queries, keys), recipe, choice))
         for keys in (600, 256, 2500)
     ]
+
+
+def _synchronised(dtype: str, heads: int, queries: int, keys: int) -> Problem:
+    return Problem(
+        dims=Dims(heads, queries),
+        dtype=dtype,
+        page_size=32,
+        seq_lens=(keys,),
+        softmax_scale=192**-0.5,
+        mask=Mask(causal=True),
+        enable_pdl=True,
+    )

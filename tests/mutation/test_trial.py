@@ -7,13 +7,16 @@ from types import SimpleNamespace
 import pytest
 
 from conformance.kernel import RunOptions
-from mutation.trial import ALL_CHECKS, Case, Trial
-from reference.problem import Dims, Problem
+from conformance.strategies import Choice
+from mutation.trial import ALL_CHECKS, Asked, Case, Trial
+from reference.problem import Dims, Problem, Recipe
 from simulator.errors import DataRace, Deadlock, Location
 from tests.conformance.fake_kernel import FakeKernel, right, unwritten_head, zero_output
 
-PROBLEMS = [(Problem(dims=Dims(2, 1), dtype="float8_e4m3fn", page_size=2, seq_lens=(5,),
-                     softmax_scale=0.1), 1)]  # fmt: skip
+PROBLEM = Problem(
+    dims=Dims(2, 1), dtype="float8_e4m3fn", page_size=2, seq_lens=(5,), softmax_scale=0.1
+)
+ASKED = [Asked.of(FakeKernel(), (PROBLEM, Recipe(), Choice(seed=0, num_sms=148, num_splits=1)))]
 CASES = (Case(0, "fair"), Case(0, "late"), Case(0, "fair", checks=ALL_CHECKS))
 
 
@@ -42,7 +45,7 @@ def scripted(**errors) -> Scripted:
 
 
 def judged(mutant, kernel=None):
-    return Trial(kernel or scripted(), PROBLEMS, CASES).judge(mutant)
+    return Trial(kernel or scripted(), ASKED, CASES).judge(mutant)
 
 
 def test_the_kernel_itself_survives():
@@ -73,6 +76,6 @@ def test_a_race_kills_unless_the_kernel_has_it_too():
 
 def test_a_case_in_which_the_kernel_is_wrong_judges_nothing():
     kernel = scripted(late=Deadlock("no warp can go on"))
-    trial = Trial(kernel, PROBLEMS, CASES)
+    trial = Trial(kernel, ASKED, CASES)
     assert [case.policy for case, _ in trial.refused] == ["late"]
     assert trial.judge(scripted(late=Deadlock("no warp can go on"))).by == ""
