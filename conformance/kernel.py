@@ -271,16 +271,20 @@ def known_kernels() -> dict[str, str]:
 def load_kernel(name: str, transform: Callable[[str], str] | None = None) -> Kernel:
     """Return the kernel called ``name``: registered, ``path/file.py:factory``, or a mutant.
 
-    ``mutant:KERNEL:ID`` is the kernel with one change of `mutation.operators`. ``transform``
-    changes the PTX before the simulator sees it, for kernels whose factory takes one. Raises
-    UsageError for a name that is unknown or of a kind not available yet, for a file or factory that
-    is not there, and for an object that lacks a member of `Kernel`.
+    ``mutant:KERNEL:ID`` is the kernel with one change of `mutation.operators`, ``mutant:ID`` our
+    own with an edit of the catalogue in `mutation.source`. ``transform`` changes the PTX before the
+    simulator sees it, for kernels whose factory takes one. Raises UsageError for a name that is
+    unknown or of a kind not available yet, for a file or factory that is not there, and for an
+    object that lacks a member of `Kernel`.
     """
     if name.startswith("mutant:"):
         kernel, _, mutation = name.removeprefix("mutant:").rpartition(":")
-        if not kernel or not mutation:
-            raise UsageError(f"--kernel: {name!r}: a mutant is mutant:KERNEL:ID")
+        if not mutation:
+            raise UsageError(f"--kernel: {name!r}: a mutant is mutant:ID or mutant:KERNEL:ID")
         # Not at the top: mutants are made of kernels, so that package imports this one.
+        if not kernel:
+            edited: Kernel = importlib.import_module("mutation.source").kernel(mutation)
+            return edited
         make: Callable[[str], Callable[[str], str]] = importlib.import_module(
             "mutation.operators"
         ).change

@@ -33,7 +33,7 @@ ALL_CHECKS = tuple(CHECKS)
 USUAL_CHECKS = RunOptions().checks
 
 
-class _TooLong(Exception):
+class TooLong(Exception):
     """A case took longer than `SECONDS`."""
 
 
@@ -128,13 +128,13 @@ class Trial:
             asked.options, policy=case.policy, policy_seed=case.seed, checks=case.checks
         )
         try:
-            with _limited(SECONDS):
+            with limited():
                 output = kernel.run(asked.problem, given, options)
         except ProgramError as error:
             if found := _findings(error):
                 return Outcome("findings", None, found, error.message[:300])
             return Outcome(type(error).__name__, error.ptx_line, reason=error.message[:300])
-        except _TooLong:
+        except TooLong:
             return Outcome("hang", reason=f"more than {SECONDS} s")
         reason = _wrong(asked, given, output)
         return Outcome("wrong", reason=reason[:300]) if reason else Outcome("right")
@@ -191,11 +191,11 @@ def _findings(error: ProgramError) -> frozenset[Any]:
 
 
 @contextmanager
-def _limited(seconds: int) -> Iterator[None]:
-    """Raise `_TooLong` in the block after so many seconds."""
+def limited(seconds: int = SECONDS) -> Iterator[None]:
+    """Raise `TooLong` in the block after so many seconds."""
 
     def stop(*_: object) -> None:
-        raise _TooLong
+        raise TooLong(f"more than {seconds} s")
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.alarm(seconds)

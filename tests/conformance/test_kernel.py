@@ -47,7 +47,8 @@ def test_the_default_is_registered() -> None:
 
 
 REFUSED = [
-    ("mutant:12", "'mutant:12': a mutant is mutant:KERNEL:ID"),
+    ("mutant:", "'mutant:': a mutant is mutant:ID or mutant:KERNEL:ID"),
+    ("mutant:12", "'mutant:12' is none of the"),
     ("some-kernel@1a2b3c", "'some-kernel@1a2b3c': kernels of another git revision cannot be"),
     ("no/such/file.py:make", "there is no file no/such/file.py"),
     (f"{FAKE}:no_such", "fake_kernel.py has no function 'no_such'"),
