@@ -126,9 +126,10 @@ class RunOptions:
     arithmetic makes, so that an element nobody wrote shows. ``executor`` and ``accumulation`` are
     those of `simulator.launch`; no case holds them, for judgements are made with the defaults.
     ``profile`` has the simulator count what is executed, ``coverage`` has it say which blocks and
-    branch edges were, both for `Output.launches`. ``ask_anyway`` calls the kernel with what it is
-    said not to take, so that it can refuse by itself. Raises UsageError for a value beyond its
-    limit.
+    branch edges were, both for `Output.launches`. ``save_to`` is a new folder that the simulator's
+    call is saved to before it runs, for ``python -m simulator``. ``ask_anyway`` calls the kernel
+    with what it is said not to take, so that it can refuse by itself. Raises UsageError for a value
+    beyond its limit.
     """
 
     engine: str = "simulator"
@@ -142,6 +143,7 @@ class RunOptions:
     accumulation: AccumulationName = "b200"
     profile: bool = False
     coverage: bool = False
+    save_to: Path | None = None
     ask_anyway: bool = False
 
     def __post_init__(self) -> None:

@@ -65,6 +65,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "or fuzz/cases/), a file with its JSON, or the JSON itself",
     )
     group.addoption(
+        "--export",
+        metavar="FOLDER",
+        help="with --replay: save the call that the case makes to this new folder, for "
+        "python -m simulator run, trace, profile, coverage and debug",
+    )
+    group.addoption(
         "--resume",
         metavar="FOLDER",
         help="go on with a session that was interrupted or killed: the folder of its records. "
@@ -141,6 +147,13 @@ def run(request: pytest.FixtureRequest) -> Session:
 
 
 @pytest.fixture
+def export_to(request: pytest.FixtureRequest) -> Path | None:
+    """The folder given with --export, None without one."""
+    folder: str | None = request.config.option.export
+    return None if folder is None else Path(folder)
+
+
+@pytest.fixture
 def replayed(run: Session) -> Case:
     """The case given with --replay."""
     assert run.replayed is not None
@@ -196,6 +209,8 @@ def _session(config: pytest.Config) -> Session:
     subjects = tuple(make_subject(name, engine) for name in dict.fromkeys(names))
     if replayed is not None:
         _check_support(subjects, replayed)
+    if config.option.export is not None:
+        _check_export(config.option.export, subjects, replayed)
     seed = config.getoption("hypothesis_seed", None)
     resumed = config.option.resume
     return Session(
@@ -207,6 +222,16 @@ def _session(config: pytest.Config) -> Session:
         replayed=replayed,
         resumed=None if resumed is None else records_to_resume(resumed),
     )
+
+
+def _check_export(folder: str, subjects: tuple[Subject, ...], replayed: Case | None) -> None:
+    """Refuse to save what is no single call of the simulator, or where something is already."""
+    if replayed is None or len(subjects) > 1:
+        raise UsageError(f"--export: {folder}: needs --replay CASE and one kernel")
+    if subjects[0].engine.engine != "simulator":
+        raise UsageError(f"--export: {folder}: engine {subjects[0].engine.engine}, not simulator")
+    if Path(folder).exists():
+        raise UsageError(f"--export: {folder} is there already; a call is saved to a new folder")
 
 
 def _check_support(subjects: tuple[Subject, ...], case: Case) -> None:

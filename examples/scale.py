@@ -1,6 +1,9 @@
 """y = a x + y with a CuTe DSL kernel of a few lines, compiled for Blackwell and run without a GPU.
 
     PYTHONPATH=. python examples/scale.py
+    python -m simulator run examples/scale.py:call
+
+The second line runs it by the simulator's command line, which can also profile, trace and debug.
 
 The steps are those of any kernel: write it, compile it for ``sm_100a``, load its PTX and its host
 object, launch them on tensors in host memory. docs/simulator/README.md says what happens inside.
@@ -15,7 +18,8 @@ import cutlass
 import torch
 from cutlass import cute
 
-from simulator.launch import LoadedProgram, Tensor, launch, load
+from simulator.artefact import Call
+from simulator.launch import Tensor, launch, load
 
 THREADS = 128
 
@@ -35,8 +39,8 @@ def scale(a: cutlass.Float32, x: cute.Tensor, y: cute.Tensor) -> None:
     scale_kernel(a, x, y).launch(grid=grid, block=[THREADS, 1, 1])
 
 
-def compile_scale() -> LoadedProgram:
-    """The program for vectors of any length: fake tensors tell what its arguments look like.
+def compile_scale() -> tuple[str, bytes]:
+    """PTX and host object for vectors of any length, which fake tensors stand for.
 
     The PTX must be kept, and line information lets errors name the lines of this file.
     """
@@ -50,14 +54,21 @@ def compile_scale() -> LoadedProgram:
         compiled = cute.compile(
             scale, cutlass.Float32(1.0), x, y, options=f"{options} --dump-dir={folder}"
         )
-        return load(compiled.__ptx__, compiled.dump_to_object("scale"))
+        return compiled.__ptx__, compiled.dump_to_object("scale")
+
+
+def call() -> Call:
+    """A call on vectors that are always the same, for ``python -m simulator``."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(1000, generator=generator) for _ in range(2))
+    return Call(*compile_scale(), (2.5, Tensor.of(x, "x"), Tensor.of(y, "y")))
 
 
 def main() -> None:
     """Run the kernel and print what came out."""
     x, y = torch.randn(1000), torch.randn(1000)
     expected = 2.5 * x + y
-    result = launch(compile_scale(), [2.5, Tensor.of(x, "x"), Tensor.of(y, "y")])
+    result = launch(load(*compile_scale()), [2.5, Tensor.of(x, "x"), Tensor.of(y, "y")])
     (kernel,) = result.kernels
     worst = float((y - expected).abs().max())
     sys.stdout.write(

@@ -122,10 +122,15 @@ class _Decoder:
             )
 
     def blocks(self) -> list[_Open]:
-        """The body cut at labels, branches and waits."""
-        done = [_Open()]
+        """The body cut at labels that are branched to, branches and waits.
+
+        Line information adds labels that nothing branches to: they must not change the blocks.
+        """
+        done, targets = [_Open()], self._branch_targets()
         for item in self.kernel.body:
             if isinstance(item, nodes.LabelMark):
+                if item.name not in targets:
+                    continue
                 self.starts[item.name] = len(_empty(done)) - 1
             else:
                 self._add(item, _unfinished(done, item.line))
@@ -133,6 +138,16 @@ class _Decoder:
             done[-1].terminator = Exit()
         self.starts[_END] = len(done)
         return done
+
+    def _branch_targets(self) -> set[str]:
+        """The labels that instructions name."""
+        return {
+            operand.name
+            for item in self.kernel.body
+            if isinstance(item, nodes.Instruction)
+            for operand in item.operands
+            if isinstance(operand, nodes.Label)
+        }
 
     def _add(self, item: nodes.Instruction, done: list[_Open]) -> None:
         """Add an instruction to the last block. A guarded exit is a branch to the end."""

@@ -43,8 +43,19 @@ class Observer:
     def shared_access(self, memory: object, granules: npt.NDArray[np.int64], write: bool) -> None:
         """The acting agent reads or writes ``granules`` of a CTA's shared memory."""
 
+    def lane_access(
+        self, offsets: npt.NDArray[np.int64], span: int, mask: Mask | None, write: bool
+    ) -> None:
+        """Lanes of one instruction access ``span`` bytes of shared memory each, at ``offsets``.
+
+        ``mask`` has the lanes, None all 32. The same bytes are told as a ``shared_access``.
+        """
+
     def tensor_access(self, memory: object, granules: npt.NDArray[np.int64], write: bool) -> None:
         """The acting agent reads or writes granules of a CTA's TMEM, ``quarter * 512 + column``."""
+
+    def multiplies(self, kind: str, flop: int) -> None:
+        """The acting warp issues an MMA of this kind, of so many operations, padding included."""
 
     def release(self, barrier: object) -> None:
         """The acting agent arrives at a barrier, or its bytes do."""

@@ -13,18 +13,21 @@ from __future__ import annotations
 import functools
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Literal, get_args
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
+from simulator.artefact import Call, save
 from simulator.checks import USUAL, Checks
 from simulator.codegen.accumulate import strategy
 from simulator.coverage import Coverage, coverage_of
 from simulator.decode import decode
 from simulator.errors import CheckFailed, SimulationError, SimulatorBug
+from simulator.events import Observer
 from simulator.host.capture import CapturedLaunch
 from simulator.host.link import Argument, HostProgram
 from simulator.host.tensor import Tensor
@@ -39,7 +42,7 @@ from simulator.profile import Profile
 from simulator.profile import profile as profile_of
 from simulator.ptx.parser import parse
 from simulator.sanitizer.finding import Finding, Findings, failure
-from simulator.sanitizer.watch import observer
+from simulator.sanitizer.watch import observer, together
 
 __all__ = [
     "Checks",
@@ -81,7 +84,13 @@ class LoadedProgram:
 
     host: HostProgram
     kernels: dict[str, Interpreter]
+    ptx: str = field(repr=False)
     _native: dict[str, NativeExecutor] = field(default_factory=dict, repr=False)
+
+    def call(self, arguments: Sequence[Argument], policy: Policy, checks: Checks) -> Call:
+        """A call of this program, to be saved."""
+        host = self.host
+        return Call(self.ptx, host.object_bytes, tuple(arguments), host.entry, policy, checks)
 
     def executor(self, kernel: str, *, is_native: bool) -> Interpreter:
         """The executor of a kernel; native code is compiled when it is first asked for."""
@@ -142,7 +151,7 @@ def load(ptx: str, host_object: bytes, entry: str | None = None) -> LoadedProgra
     """
     module = parse(ptx)
     kernels = {name: Interpreter(decode(kernel)) for name, kernel in module.kernels.items()}
-    return LoadedProgram(HostProgram.load(host_object, entry), kernels)
+    return LoadedProgram(HostProgram.load(host_object, entry), kernels, ptx)
 
 
 def launch(
@@ -156,18 +165,24 @@ def launch(
     instruction_limit: int = INSTRUCTION_LIMIT,
     profile: bool = False,
     coverage: bool = False,
+    watch: Callable[[], Observer] | None = None,
+    save_to: Path | None = None,
 ) -> Result:
     """Call the host function and execute what it launches; tensors are read and written in place.
 
     ``arguments`` are in the order of the compiled function: ``Tensor``, int, float, bool, or None
     for an absent one. ``profile`` counts what is executed, ``coverage`` says which blocks and edges
-    were.
+    were; ``watch`` makes an observer for each cluster, which the interpreter runs. ``save_to`` is
+    a folder that the call is saved to before it runs (``simulator.artefact``).
 
-    Raises ``ValueError`` where native code is asked for and something else needs the interpreter,
-    ``HostError`` if the host function refuses the arguments, and the errors of ``simulator.errors``
-    for what goes wrong on the simulated device.
+    Raises ``ArtefactError`` if it cannot be, ``ValueError`` where native code is asked for and
+    something else needs the interpreter, ``HostError`` if the host function refuses the arguments,
+    and the errors of ``simulator.errors`` for what goes wrong on the simulated device.
     """
-    is_native = _is_native(executor, checks, profile)
+    asked = _Asked(profile, coverage, watch)
+    is_native = _is_native(executor, checks, asked)
+    if save_to is not None:
+        save(program.call(arguments, policy, checks), save_to)
     captured: list[CapturedLaunch] = []
     sizes = {name: [p.size for p in i.program.kernel.params] for name, i in program.kernels.items()}
     program.host.call(arguments, sizes, captured.append)
@@ -189,7 +204,7 @@ def launch(
             checks=checks,
             accumulate=strategy(accumulation),
         )
-        runs.append(_run(interpreter, state, instruction_limit, _Asked(profile, coverage)))
+        runs.append(_run(interpreter, state, instruction_limit, asked))
     return Result(tuple(runs))
 
 
@@ -219,6 +234,7 @@ def launch_kernel(
     instruction_limit: int = INSTRUCTION_LIMIT,
     profile: bool = False,
     coverage: bool = False,
+    watch: Callable[[], Observer] | None = None,
 ) -> KernelRun:
     """Execute one kernel of a PTX text, without a host function, on tensors in place.
 
@@ -230,7 +246,8 @@ def launch_kernel(
     if name is None and len(kernels) != 1:
         raise ValueError(f"name None: the text has kernels {sorted(kernels)}")
     decoded = decode(kernels[name] if name else next(iter(kernels.values())))
-    is_native = _is_native(executor, checks, profile)
+    asked = _Asked(profile, coverage, watch)
+    is_native = _is_native(executor, checks, asked)
     interpreter = NativeExecutor(decoded) if is_native else Interpreter(decoded)
     params = interpreter.program.kernel.params
     if len(arguments) != len(params):
@@ -250,16 +267,27 @@ def launch_kernel(
         checks=checks,
         accumulate=strategy(accumulation),
     )
-    return _run(interpreter, state, instruction_limit, _Asked(profile, coverage))
+    return _run(interpreter, state, instruction_limit, asked)
 
 
-def _is_native(executor: ExecutorName, checks: Checks, profile: bool) -> bool:
+@dataclass(frozen=True)
+class _Asked:
+    """What a launch is asked to tell beside its results."""
+
+    profile: bool = False
+    coverage: bool = False
+    watch: Callable[[], Observer] | None = None
+
+
+def _is_native(executor: ExecutorName, checks: Checks, asked: _Asked) -> bool:
     if executor == "native" and checks.watching:
         names = " and ".join(checks.watching)
         raise ValueError(f"checks: {names} are found by executor 'interpreter' alone")
-    if executor == "native" and profile:
+    if executor == "native" and asked.profile:
         raise ValueError("profile: counted by executor 'interpreter' alone")
-    return executor != "interpreter" and not (checks.watching or profile)
+    if executor == "native" and asked.watch:
+        raise ValueError("watch: told by executor 'interpreter' alone")
+    return executor != "interpreter" and not (checks.watching or asked.profile or asked.watch)
 
 
 def _bytes(argument: Tensor | int | bytes, size: int) -> bytes:
@@ -272,21 +300,13 @@ def _bytes(argument: Tensor | int | bytes, size: int) -> bytes:
     return (value % (1 << 8 * size)).to_bytes(size, "little")
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """What a launch is asked to tell beside its results."""
-
-    profile: bool = False
-    coverage: bool = False
-
-
 def _run(
     interpreter: Interpreter, state: Launch, instruction_limit: int, asked: _Asked
 ) -> KernelRun:
     started = time.perf_counter()
     state.memory.traffic = traffic = Counter[str]() if asked.profile else None
     checks, findings = state.checks, Findings(raises=state.checks.on_finding == "raise")
-    observe = functools.partial(observer, checks, findings) if checks.watching else None
+    observe = _observers(checks, findings, asked.watch)
     if asked.profile or asked.coverage:
         interpreter.start_counting()
     try:
@@ -324,6 +344,17 @@ def _tell_before(error: SimulationError, findings: tuple[Finding, ...]) -> None:
     """Add to an error, as a note, what the checks had found before it: often the reason."""
     if findings and not isinstance(error, CheckFailed):
         error.add_note("\n".join(["the checks had found before:", *map(str, findings)]))
+
+
+def _observers(
+    checks: Checks, findings: Findings, watch: Callable[[], Observer] | None
+) -> Callable[[], Observer] | None:
+    """What makes the observer of each cluster: that of the checks, and the one asked for."""
+    if not checks.watching:
+        return watch
+    if watch is None:
+        return functools.partial(observer, checks, findings)
+    return lambda: together([observer(checks, findings), watch()])
 
 
 @functools.cache

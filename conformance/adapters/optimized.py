@@ -179,6 +179,7 @@ class Optimized:
                 "accumulation": options.accumulation,
                 "profile": options.profile,
                 "coverage": options.coverage,
+                "save_to": options.save_to,
             },
             on_result=on_result,
         )

@@ -257,6 +257,7 @@ class TokenspeedMla:
             accumulation=options.accumulation,
             profile=options.profile,
             coverage=options.coverage,
+            save_to=options.save_to,
         )
         launches += result.kernels
 

@@ -33,8 +33,9 @@ class HostProgram:
     Calls from several threads take turns: the runtime symbols are the process's (see ``runtime``).
     """
 
-    def __init__(self, engine: Any, entry: str) -> None:
+    def __init__(self, engine: Any, entry: str, object_bytes: bytes) -> None:
         self._engine = engine
+        self.object_bytes = object_bytes
         self._function = abi.SafeCall(engine.get_function_address(entry))
         self._kernels: list[str] = []
         self.entry = entry
@@ -50,7 +51,7 @@ class HostProgram:
         symbols = read_symbols(object_bytes)
         name = _find_entry(symbols, entry)
         _refuse_unknown(symbols)
-        return cls(_link(object_bytes), name)
+        return cls(_link(object_bytes), name, object_bytes)
 
     def call(
         self,

@@ -185,7 +185,10 @@ def _mma(
         cluster.counts["mma"] += 1
         shape = operation.instruction
         depth = tensor_core.K_BYTES * 8 // shape.a.storage_bits
-        cluster.counts["mma_flop"] += 2 * shape.m * shape.n * depth
+        flop = 2 * shape.m * shape.n * depth
+        cluster.counts["mma_flop"] += flop
+        if cluster.observer is not None:
+            cluster.observer.multiplies(kind, flop)
         cluster.asynchronous.submit(_engine(cta), multiply, cluster.site(warp))
 
 

@@ -61,6 +61,8 @@ class SharedMemory:
             if not written.all():
                 self._refuse(offsets, ~written.all(axis=0), mask, Uninitialised, _UNWRITTEN)
         self._report(index, item_bytes, write=False)
+        if self.observer is not None:
+            self.observer.lane_access(offsets.astype(np.int64), item_bytes * count, mask, False)
         return self._words[item_bytes][index]
 
     def store(
@@ -73,6 +75,9 @@ class SharedMemory:
         """Write ``values`` [count, len(offsets)], later lanes over earlier ones; as ``load``."""
         index = self._index(offsets, item_bytes, len(values), mask)
         self._report(index, item_bytes, write=True)
+        if self.observer is not None:
+            span = item_bytes * len(values)
+            self.observer.lane_access(offsets.astype(np.int64), span, mask, True)
         self._words[item_bytes][index] = values
         self._valid_words[item_bytes][index] = _VALID[item_bytes]
 

@@ -32,8 +32,12 @@ _CHECKS: Final[dict[str, type[Check]]] = {
 
 def observer(checks: Checks, findings: Findings) -> Observer:
     """What watches one cluster for all of the checks that are chosen."""
-    made = [_CHECKS[name](findings) for name in checks.watching]
-    return made[0] if len(made) == 1 else _Several(made)
+    return together([_CHECKS[name](findings) for name in checks.watching])
+
+
+def together(observers: Sequence[Observer]) -> Observer:
+    """One observer that tells each of ``observers`` everything, in order."""
+    return observers[0] if len(observers) == 1 else _Several(observers)
 
 
 class _Several(Observer):

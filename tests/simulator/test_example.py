@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from simulator.errors import HostError, OutOfBounds, Uninitialised
-from simulator.launch import LoadedProgram, Tensor, launch
+from simulator.launch import LoadedProgram, Tensor, launch, load
 
 PATH = Path(__file__).parents[2] / "examples" / "scale.py"
 
@@ -28,7 +28,7 @@ def example() -> ModuleType:
 def program(example: ModuleType) -> LoadedProgram:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the compiler
-        return example.compile_scale()
+        return load(*example.compile_scale())
 
 
 @pytest.mark.parametrize("length", [1, 127, 128, 1000])
