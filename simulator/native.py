@@ -92,8 +92,8 @@ class NativeExecutor(Interpreter):
         while True:
             code = self._run_rounds(native.address)
             if code == DONE_ROUND:
-                return native.end_rounds(live)
-            warp = live[state.cursor]
+                return native.end_rounds()
+            warp = native.acting()
             try:
                 goes_on = self._python(code, warp, native.warps[warp])
             except Exception as error:

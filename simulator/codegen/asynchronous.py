@@ -215,6 +215,15 @@ def _copy(e: Emitter, span: int, cluster: Value) -> None:
     count(e, cluster, "completed", 1)
 
 
+@effect("cp.async.mbarrier.arrive.noinc<s>.b64", s=(".shared", ".shared::cta", ""))
+def _copies_arrive(e: Emitter) -> None:
+    """An arrival of each lane at once: its copies are complete."""
+    cluster = _eager(e)
+    barrier, _ = mbarrier(e, "shared::cta")
+    arrive(e, barrier, e.b.zext(e.b.ctpop(e.mask), I64))
+    count(e, cluster, "completed", 1)
+
+
 def _copies(e: Emitter, sizes: tuple[int, ...]) -> None:
     """Of literal sizes only; of whole items only, where a second size follows."""
     cluster, b = _eager(e), e.b

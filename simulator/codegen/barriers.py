@@ -14,11 +14,13 @@ from simulator.codegen.emit import (
     Value,
     WarpWriter,
     Writer,
+    ctypes_size,
 )
 from simulator.codegen.state import (
     FOR_BARRIER,
     FOR_CLUSTER,
     FOR_MBARRIER,
+    MBARRIER_POOL,
     NOT_WAITING,
     ClusterState,
     CtaState,
@@ -91,6 +93,36 @@ def _state(e: Emitter, barrier: Value) -> None:
 
 
 _ORDER, _ANY, _CTA = synchronisation._ORDER, synchronisation._ANY, synchronisation._CTA
+
+
+@effect("mbarrier.init.<s>.b64", s=_CTA)
+def _init(e: Emitter) -> None:
+    """Of a single lane, where no object is, and while the pool lasts."""
+    b, cta = e.b, e.cta
+    e.python_if(b.icmp_unsigned("!=", b.ctpop(e.mask), ir.Constant(I32, 1)))
+    address = b.add(e.uniform(0, "b32"), b.trunc(e.immediate(1), I32))
+    rank = b.zext(b.lshr(address, ir.Constant(I32, RANK_SHIFT)), I64)
+    e.python_if(b.icmp_unsigned("!=", rank, e.field(cta, CtaState, "rank")))
+    offset = b.zext(b.and_(address, ir.Constant(I32, OFFSET_MASK)), I64)
+    e.python_if(b.icmp_unsigned("!=", b.and_(offset, ir.Constant(I64, 7)), _ZERO))
+    last = b.sub(e.field(cta, CtaState, "shared_size"), ir.Constant(I64, 8))
+    e.python_if(b.icmp_signed(">", offset, last))
+    count = b.zext(e.uniform(2, "u32"), I64)
+    e.python_if(b.icmp_unsigned("==", count, _ZERO))
+    e.python_if(b.icmp_unsigned(">", count, ir.Constant(I64, MAX_COUNT)))
+    pool, pooled = (e.field(cta, CtaState, name) for name in ("pool", "pooled"))
+    e.python_if(b.icmp_unsigned("==", pool, _ZERO))
+    e.python_if(b.icmp_unsigned(">=", pooled, ir.Constant(I64, MBARRIER_POOL)))
+    table = b.inttoptr(e.field(cta, CtaState, "mbarriers"), POINTER)
+    slot = e.offset(table, offset)
+    e.python_if(b.icmp_unsigned("!=", b.load(slot, typ=I64), _ZERO))
+    made = b.add(pool, b.mul(pooled, ir.Constant(I64, ctypes_size(Mbarrier))))
+    barrier = b.inttoptr(made, POINTER)
+    for name, value in (("expected", count), ("pending", count), ("tx", 0), ("phase", 0)):
+        e.set_field(barrier, Mbarrier, name, value)
+    e.set_field(barrier, Mbarrier, "offset", offset)
+    b.store(made, slot)
+    e.set_field(cta, CtaState, "pooled", b.add(pooled, _ONE))
 
 
 @effect("mbarrier.arrive<o>.<s>.b64", "b64 = [b32]", o=_ORDER, s=_ANY)

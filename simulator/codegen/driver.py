@@ -31,6 +31,7 @@ from simulator.codegen.state import (
     StackEntry,
     WarpState,
 )
+from simulator.codegen.succession import emit_succession
 from simulator.machine.barriers import ClusterBarrier, NamedBarrier
 from simulator.machine.warp import LANES
 
@@ -374,11 +375,11 @@ class _Rounds(_Builder):
     """Builds the function ``i32 run_rounds(ClusterState*)``, which does what ``_Scheduler._round``
     does, again and again while warps advance, at most ``rounds`` times."""
 
-    def __init__(self, module: ir.Module, run_warp: Value) -> None:
+    def __init__(self, module: ir.Module, run_warp: Value, succeed: Value) -> None:
         names = ("entry", "begin_round", "look", "done", "again", "turn", "asleep", "begin", "run",
-                 "after", "python",                  "end", "next", "stop")  # fmt: skip
+                 "after", "python", "end", "next", "ask", "succeed", "stop")  # fmt: skip
         super().__init__(module, RUN_ROUNDS, names)
-        self._run_warp = run_warp
+        self._run_warp, self._succeed = run_warp, succeed
 
     def get(self, name: str) -> Value:
         return self.field(self.state, ClusterState, name)
@@ -422,6 +423,11 @@ class _Rounds(_Builder):
         rounds = self.b.sub(self.get("rounds"), ir.Constant(I64, 1))
         self.set("rounds", rounds)
         self.set("number", self.b.add(self.get("number"), ir.Constant(I64, 1)))
+        self.choose(self.equal(self.get("successors"), 0), "ask", "succeed")
+        self.at("succeed")
+        self.b.call(self._succeed, [self.state])
+        self.go("ask")
+        self.at("ask")
         onwards = self.b.and_(self.b.icmp_signed("!=", self.get("advanced"), ir.Constant(I64, 0)),
                               self.b.icmp_signed(">", rounds, ir.Constant(I64, 0)))  # fmt: skip
         self.choose(onwards, "again", "stop")
@@ -466,4 +472,4 @@ def emit_driver(module: ir.Module) -> None:
     """Add the functions that run a warp and the rounds of a cluster."""
     driver = _Driver(module)
     driver.build()
-    _Rounds(module, driver.function).build()
+    _Rounds(module, driver.function, emit_succession(module)).build()

@@ -315,6 +315,21 @@ def _algebraic(e: Emitter, a: Value, *, f: str, ftz: str) -> Value:
     return _single(e, x if f == "sqrt" else e.b.fdiv(splat(_DOUBLES, 1.0), x), ftz)
 
 
+@pure("div.<mode>.f32", mode=("rn", "full"))
+def _divide(e: Emitter, a: Value, b: Value) -> Value:
+    return canonical(e, e.b.fdiv(a, b))
+
+
+@pure("rcp.rn.f32")
+def _reciprocal(e: Emitter, a: Value) -> Value:
+    return canonical(e, e.b.fdiv(splat(a.type, 1.0), a))
+
+
+@pure("sqrt.rn.f32")
+def _root(e: Emitter, a: Value) -> Value:
+    return canonical(e, e.intrinsic("sqrt", a))
+
+
 @pure("lg2.approx<ftz>.f32", ftz=_FTZ)
 def lg2(e: Emitter, a: Value, *, ftz: str) -> Value:
     """The C library's function, which is numpy's too, lane by lane."""

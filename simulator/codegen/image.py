@@ -18,7 +18,8 @@ from simulator.codegen.emit import ADDRESS_LIMIT, Form
 from simulator.codegen.families import translation
 from simulator.codegen.state import BRANCH, EXIT, GOTO, HEADER_WORDS, WAIT, BlockState
 from simulator.isa.table import TABLE
-from simulator.isa.values import BITS
+from simulator.isa.values import BITS, STORAGE
+from simulator.machine.cluster import Dim3
 from simulator.machine.warp import LANES, is_of_warp
 from simulator.program import (
     Block,
@@ -38,6 +39,7 @@ from simulator.program import (
 
 _ALIGN: Final = 64
 _SPECIAL = tuple[str, str]
+_TAKES_OVER: Final = "clusterlaunchcontrol.try_cancel"
 
 
 def register_bytes(bits: int) -> int:
@@ -103,6 +105,22 @@ class Layout:
     lane_specials: dict[_SPECIAL, int]
     size: int
     shared: npt.NDArray[np.uint8] = field(repr=False)
+
+    def move_specials(
+        self, rows: npt.NDArray[np.uint8], indices: npt.NDArray[np.int64], cluster: Dim3
+    ) -> None:
+        """Put the special registers that tell CTAs apart into ``rows``, for each cluster and CTA.
+
+        ``rows`` [clusters, CTAs, cta_special_bytes] hold those of any cluster of the grid,
+        ``indices`` [clusters, CTAs, 3] are the CTAs' places in it.
+        """
+        places = {"%ctaid": indices, "%clusterid": indices // np.array(cluster)}
+        for (name, kind), offset in self.cta_specials.items():
+            base, _, axis = name.partition(".")
+            if base in places:
+                start, bits = offset - self.register_bytes, BITS[kind]
+                lanes = rows[..., start : start + register_bytes(bits)].view(STORAGE[bits])
+                lanes[...] = places[base][..., "xyz".index(axis), None]
 
 
 def lay_out(program: Program) -> Layout:
@@ -196,7 +214,8 @@ class Image:
     """Records and blocks of a program, with the addresses of their functions filled in.
 
     ``places`` finds an instruction by the address of its record; ``named_barriers`` are the numbers
-    of the barriers that the program names.
+    of the barriers that the program names. ``grid_is_fixed`` says that no cluster takes over the
+    work of another, ``has_mbarriers`` that the program makes some.
     """
 
     def __init__(
@@ -206,6 +225,9 @@ class Image:
         Python."""
         self.layout = layout
         self.named_barriers = _named_barriers(program)
+        names = {o.entry.mnemonic for block in program.blocks for o in operations(block)}
+        self.grid_is_fixed = not any(name.startswith(_TAKES_OVER) for name in names)
+        self.has_mbarriers = any(name.startswith("mbarrier.init") for name in names)
         words: list[int] = []
         starts: list[tuple[int, int]] = []
         marks: list[tuple[int, int, int]] = []

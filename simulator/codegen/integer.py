@@ -266,6 +266,23 @@ def _bfe(e: Emitter, a: Value, position: Value, length: Value) -> Value:
     return e.b.and_(moved, _ones(e, e.b.and_(length, low), a.type))
 
 
+@pure("bfe.<t>", t=("s32", "s64"))
+def _bfe_signed(e: Emitter, a: Value, position: Value, length: Value) -> Value:
+    """The field is moved to the top, cut at its own top bit, and back with its sign."""
+    low, width = splat(position.type, 255), a.type.element.width
+    start, count = e.b.and_(position, low), e.b.and_(length, low)
+    most = splat(count.type, width)
+    end = e.b.add(start, count)
+    end = e.b.select(e.b.icmp_unsigned(">", end, most), most, end)
+    start = e.b.select(e.b.icmp_unsigned(">", start, end), end, start)
+    held = e.b.sub(end, start)
+    top = _shift(e, a, e.b.sub(most, end), "shl")
+    field = _shift(e, top, e.b.sub(most, held), "ashr")
+    sign = e.b.ashr(top, splat(a.type, width - 1))
+    field = e.b.select(e.b.icmp_unsigned("==", held, splat(held.type, 0)), sign, field)
+    return e.b.select(e.b.icmp_unsigned("==", count, splat(count.type, 0)), splat(a.type, 0), field)
+
+
 @pure("bfi.<t>", t=("b32", "b64"))
 def _bfi(e: Emitter, a: Value, b: Value, position: Value, length: Value) -> Value:
     low = splat(position.type, 255)

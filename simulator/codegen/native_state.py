@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +22,7 @@ from simulator.codegen.state import (
     FOR_CLUSTER,
     FOR_MBARRIER,
     FOR_OTHER,
+    MBARRIER_POOL,
     NOT_WAITING,
     ClusterState,
     CtaState,
@@ -30,11 +32,14 @@ from simulator.codegen.state import (
 from simulator.codegen.tensor_core import MMA, Scratch
 from simulator.interpreter import Round
 from simulator.isa.values import BITS, STORAGE
+from simulator.machine.barriers import Mbarrier
 from simulator.machine.cluster import Cluster, Cta
 from simulator.machine.global_memory import GlobalMemory
 from simulator.machine.warp import LANES, Mask, Warp
 
 _ALIGN: Final = 64
+_SUCCESSORS: Final = 256
+"""Clusters that native code is told of at once."""
 
 
 class NativeWarp:
@@ -51,7 +56,7 @@ class NativeWarp:
         self._views: dict[int, Any] = {}
         self._fresh = True
         self._block = (0, 0, 0)
-        self._initial = b""
+        self._initial = WarpState()
         self._told: tuple[object, ...] = (self, self)
         """The masks that Python was given last: what it leaves alone need not be read again."""
         self.state = WarpState()
@@ -71,8 +76,8 @@ class NativeWarp:
         self._memory[layout.register_bytes : layout.register_bytes + len(specials)] = specials
         if self._fresh or self.state.rank != warp.rank or self._block != warp.cta.block:
             self._begin(warp)
-        ctypes.memmove(self.address, self._initial, len(self._initial))
-        self.state.cta = cta
+        self._initial.cta = cta
+        ctypes.memmove(self.address, ctypes.addressof(self._initial), WarpState.nothing.offset)
         warp.registers = self  # type: ignore[assignment]
 
     def _begin(self, warp: Warp) -> None:
@@ -83,9 +88,10 @@ class NativeWarp:
             _view(place, BITS[kind])[...] = warp.special(name, kind).view(STORAGE[BITS[kind]])
         state = self.state
         state.rank, state.resume, state.done, state.asleep_since = warp.rank, 0, 0, -1
+        state.initial = ctypes.addressof(self._initial)
         self._told = (self, self)
         self.read_from(warp)
-        self._initial = bytes(state)
+        ctypes.memmove(state.initial, self.address, ctypes.sizeof(WarpState))
 
     # 1. Registers: reading gives a copy, because functions may keep what they are given
 
@@ -167,8 +173,14 @@ class NativeCluster:
         self._image = image
         self._ctas = (CtaState * len(cluster.ctas))()
         self._order = (ctypes.c_int64 * len(cluster.warps))()
+        self._all = (ctypes.c_int64 * len(cluster.warps))()
         self._native = [NativeWarp(self, image, kinds) for _ in cluster.warps]
         self._scratch = Scratch()
+        self._adopted = [0] * len(cluster.ctas)
+        self._pools: list[Any] = []
+        self._tables: list[npt.NDArray[np.int64]] = []
+        self.live: list[Warp] = []
+        self._rows = np.zeros((0, 0, 0), np.uint8)
         self._memory: GlobalMemory | None = None
         self._specials = np.zeros(image.layout.cta_special_bytes, np.uint8)
         start = address_of(self._specials) - image.layout.register_bytes
@@ -203,16 +215,34 @@ class NativeCluster:
         self._bind_tensor_core(cluster)
         for state, cta in zip(self._ctas, cluster.ctas, strict=True):
             self._bind_cta(state, cta)
+        if self._image.has_mbarriers:
+            sizes = [-(-cta.shared.size // 8) for cta in cluster.ctas]
+            if [len(table) for table in self._tables] != sizes:
+                self._tables = [np.zeros(size, np.int64) for size in sizes]
+            self._pools = [(Mbarrier * MBARRIER_POOL)() for _ in sizes]
         self.warps = dict(zip(cluster.warps, self._native, strict=True))
+        self._all[:] = [native.address for native in self._native]
+        state, layout = self.state, self._image.layout
+        state.all_warps, state.warp_total = ctypes.addressof(self._all), len(self._native)
+        state.cta_list, state.cta_total = ctypes.addressof(self._ctas), len(self._ctas)
+        state.special_bytes, state.register_bytes = layout.cta_special_bytes, layout.register_bytes
         self._begin()
 
     def _begin(self) -> None:
         """Nothing of the cluster has run."""
         cluster, self._known = self.cluster, 0
+        self._adopted = [0] * len(cluster.ctas)
         self._number, self._barrier = cluster.number, cluster.barrier
         self.state.number, self.state.barrier = 0, ctypes.addressof(cluster.barrier)
+        self.state.successors = self.state.begun = 0
+        self.state.past_instructions = self.state.past_polls = 0
         for state, cta in zip(self._ctas, cluster.ctas, strict=True):
-            state.mbarriers = state.tensor = 0
+            state.mbarriers = state.tensor = state.pooled = 0
+            state.thread_total = cta.threads
+            if self._image.has_mbarriers:
+                state.pool = ctypes.addressof(self._pools[cta.rank])
+                cta.mbarriers.addresses = self._tables[cta.rank]
+                cta.mbarriers.addresses[:] = 0
             self._special_registers(cta)
             for warp in cta.warps:
                 self.warps[warp].take(warp, ctypes.addressof(state), self._specials)
@@ -262,6 +292,8 @@ class NativeCluster:
     def tell_python(self) -> None:
         """Bring Python's side of the cluster up to date: events, work done, threads left."""
         state, asynchronous = self.state, self.cluster.asynchronous
+        if state.begun:
+            self._follow()
         self.cluster.events = state.events
         done = state.completed - asynchronous.completed
         if done:
@@ -273,6 +305,18 @@ class NativeCluster:
                     setattr(state, name, 0)
         for cta_state, cta in zip(self._ctas, self.cluster.ctas, strict=True):
             cta.threads = cta_state.threads
+            if cta_state.pooled > self._adopted[cta.rank]:
+                self._adopt(cta_state, cta)
+
+    def _adopt(self, state: CtaState, cta: Cta) -> None:
+        """Give Python the mbarrier objects that native code has made."""
+        room = self._pools[cta.rank]
+        for index in range(self._adopted[cta.rank], state.pooled):
+            address = state.pool + index * ctypes.sizeof(Mbarrier)
+            offset = room[index].offset
+            name = self.cluster.shared_name(cta.shared_address(offset))
+            cta.mbarriers.adopt(Mbarrier.at(address, name, self.cluster.note_event, room))
+        self._adopted[cta.rank] = state.pooled
 
     def refresh(self) -> None:
         """Bring native code up to date, also with what barriers and memories there are now."""
@@ -298,7 +342,10 @@ class NativeCluster:
 
     def begin_rounds(self, live: list[Warp], *, idle: bool, turn_blocks: int, rounds: int) -> None:
         """Prepare for rounds of the warps in ``live``."""
-        state = self.state
+        state, self.live = self.state, live
+        if not state.successors:
+            self._prepare_successors()
+        state.warps = ctypes.addressof(self._order)
         if len(live) != self._known:
             self._known = len(live)
             for index, warp in enumerate(live):
@@ -308,10 +355,36 @@ class NativeCluster:
         state.events = self.cluster.events
         state.completed = self.cluster.asynchronous.completed
 
-    def end_rounds(self, live: list[Warp]) -> Round:
+    def acting(self) -> Warp:
+        """The warp whose turn it is, of the cluster that runs now."""
+        self.tell_python()
+        warp: Warp = self.live[self.state.cursor]
+        return warp
+
+    def _prepare_successors(self) -> None:
+        """Let native code begin clusters of the grid by itself, if it can know which they are."""
+        cluster, image = self.cluster, self._image
+        if not (cluster.waiting and cluster.asynchronous.is_eager and image.grid_is_fixed):
+            return
+        indices = np.array(list(itertools.islice(cluster.waiting, _SUCCESSORS)))
+        self._rows = np.empty((*indices.shape[:2], image.layout.cta_special_bytes), np.uint8)
+        for cta in cluster.ctas:
+            self._special_registers(cta)
+            self._rows[:, cta.rank] = self._specials
+        image.layout.move_specials(self._rows, indices, cluster.launch.cluster)
+        self.state.successors, self.state.special_rows = len(indices), address_of(self._rows)
+
+    def _follow(self) -> None:
+        """Let Python's cluster become the one that native code has begun."""
+        state, cluster = self.state, self.cluster
+        cluster.follow(state.begun)
+        cluster.past_instructions, cluster.past_polls = state.past_instructions, state.past_polls
+        state.begun, self.live, self._known = 0, cluster.warps, 0
+
+    def end_rounds(self) -> Round:
         """Tell Python what its scheduler looks at."""
         self.tell_python()
-        for warp in live:
+        for warp in self.live:
             state = self.warps[warp].state
             warp.done, warp.instructions, warp.polls = (
                 state.done != 0,

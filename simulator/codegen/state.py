@@ -30,7 +30,8 @@ class WarpState(ctypes.Structure):
     ``resume`` is the address of the instruction to continue with inside ``block``, 0 for its start.
     The tickets are -1 while none is held; ``waiting`` is one of the constants below, and
     ``asleep_since`` what ``ClusterState.events`` was when the warp began to wait, -1 if it does
-    not. ``nothing`` stays zero.
+    not. ``initial`` is the address of what the state is before a warp of this rank has run, up to
+    ``nothing``, which stays zero.
     """
 
     _fields_ = (
@@ -39,7 +40,7 @@ class WarpState(ctypes.Structure):
             "block", "reconverges", "mask", "alive", "resume", "budget",
             "instructions", "polls", "advanced", "polling", "attempted", "ticket",
             "waiting", "waiting_for", "parity", "cluster_ticket", "blocked", "done",
-            "asleep_since", "depth",
+            "asleep_since", "depth", "initial",
         )),
         ("nothing", ctypes.c_int64 * 4),
         ("stack", StackEntry * MAX_STACK),
@@ -59,6 +60,12 @@ class ClusterState(ctypes.Structure):
     counts it, and the last fields what it was. The functions of MMAs are at the addresses ``mma_``,
     that of bulk loads at ``tma_load``. MMAs keep ``fraction_`` bits, or are Python's if that is
     negative, and work in the room ``scratch``.
+
+    ``successors`` are clusters that native code may begin when this one has ended with neither
+    mbarriers nor TMEM: so many rows of ``special_bytes`` for each CTA, from ``special_rows``, hold
+    their special registers, which a warp has behind its ``register_bytes``. ``begun`` counts those
+    it has begun since Python looked; ``past_instructions`` and ``past_polls`` are of warps that
+    ended before. All ``warp_total`` states are listed at ``all_warps``.
     """
 
     _fields_ = tuple((name, ctypes.c_int64) for name in (
@@ -66,6 +73,8 @@ class ClusterState(ctypes.Structure):
         "barrier", "number", "sleep", "awake", "before_events", "before_completed",
         "eager", "scratch", "fraction_f16", "fraction_f8f6f4", "mma_f16", "mma_f8f6f4", "tma_load",
         "completed", "mma", "mma_flop", "tma_loads", "tma_load_bytes",
+        "successors", "begun", "special_rows", "special_bytes", "register_bytes",
+        "all_warps", "warp_total", "cta_list", "cta_total", "past_instructions", "past_polls",
     ))  # fmt: skip
 
 
@@ -84,7 +93,9 @@ class CtaState(ctypes.Structure):
 
     ``threads`` counts those that have not exited. ``ctas`` is the first of the cluster's
     ``CtaState``, in rank order. ``mbarriers`` and ``named`` are arrays of addresses of barrier
-    objects: by offset / 8, and by number.
+    objects: by offset / 8, and by number. ``pool`` holds ``MBARRIER_POOL`` mbarrier structures, of
+    which ``pooled`` have been made objects; 0 if the program has no mbarrier. ``thread_total`` is
+    what ``threads`` is at first.
     """
 
     _fields_ = (
@@ -93,7 +104,7 @@ class CtaState(ctypes.Structure):
             "shared", "shared_valid", "shared_size", "check_shared",
             "tensor", "tensor_valid", "tensor_owner", "check_tensor",
             "mbarriers", "parameters", "parameter_bytes", "regions", "region_count",
-            "named_count",
+            "named_count", "pool", "pooled", "thread_total",
         )),
         ("named", ctypes.c_int64 * 16),
     )  # fmt: skip
@@ -118,6 +129,9 @@ class BlockState(ctypes.Structure):
         "target", "otherwise", "reconverges", "executed", "taken", "passed",
     ))  # fmt: skip
 
+
+MBARRIER_POOL = 128
+"""The mbarrier objects that native code may make in a CTA; Python makes what goes beyond."""
 
 GOTO, BRANCH, WAIT, EXIT = range(4)
 """Values of ``BlockState.kind``."""

@@ -23,10 +23,14 @@ class Mbarrier(ctypes.Structure):
 
     ``tx`` counts bytes still expected; it goes below zero when data arrive before they are
     expected, as happens to the even CTA of a pair. ``on_phase`` is called when a phase ends. The
-    counts lie in a C structure, which native code reads and writes too.
+    counts lie in a C structure, which native code reads and writes too; ``offset`` is where native
+    code made the object.
     """
 
-    _fields_ = tuple((field, ctypes.c_int64) for field in ("expected", "pending", "tx", "phase"))
+    _fields_ = tuple(
+        (field, ctypes.c_int64) for field in ("expected", "pending", "tx", "phase", "offset")
+    )
+    offset: int
     expected: int
     pending: int
     tx: int
@@ -49,6 +53,15 @@ class Mbarrier(ctypes.Structure):
         self.phase = 0
         self.on_phase = on_phase
         self.observer = observer
+        self._room: object = None
+
+    @classmethod
+    def at(cls, address: int, name: str, on_phase: Callable[[], None], room: object) -> Mbarrier:
+        """The object that native code has made at an address, in ``room``."""
+        barrier = cls.from_address(address)
+        barrier.name, barrier.on_phase, barrier.observer = name, on_phase, None
+        barrier._room = room
+        return barrier
 
     def arrive(self, count: int = 1) -> None:
         """``count`` arrivals; ``ProtocolError`` if the phase does not await so many."""
@@ -138,6 +151,10 @@ class MbarrierTable(dict[int, Mbarrier]):
             self.addresses = np.zeros(-(-self._shared_bytes // 8), np.int64)
         if offset < self._shared_bytes:
             self.addresses[offset // 8] = ctypes.addressof(barrier)
+
+    def adopt(self, barrier: Mbarrier) -> None:
+        """Enter an object that native code has made and has put into ``addresses``."""
+        super().__setitem__(barrier.offset, barrier)
 
     def __delitem__(self, offset: int) -> None:
         super().__delitem__(offset)

@@ -94,6 +94,14 @@ class Cta:
             warp.start()
         self._begin(index)
 
+    def move(self, index: Dim3) -> None:
+        """Become the CTA at ``index``, whose memories and barriers are like new."""
+        self.index = index
+        self.special.clear()
+        self.__dict__.pop("_vectors", None)
+        for warp in self.warps:
+            warp.start()
+
     def _begin(self, index: Dim3) -> None:
         launch = self.cluster.launch
         self.index = index
@@ -186,8 +194,20 @@ class Cluster:
             cta.start(index)
         self._begin()
 
+    def follow(self, begun: int) -> None:
+        """Become the last of the ``begun`` clusters that native code began after this one ended.
+
+        Native code has made memories and barriers like new; ``past_instructions`` and
+        ``past_polls`` count what the warps of the clusters before did.
+        """
+        for _ in range(begun):
+            indices = self.waiting.popleft()
+        for cta, index in zip(self.ctas, indices, strict=True):
+            cta.move(index)
+
     def _begin(self) -> None:
         self.events = 0
+        self.past_instructions = self.past_polls = 0
         self.counts: Counter[str] = Counter()
         self.asynchronous = Asynchronous(self.launch.policy.completion, self._rng)
         threads = sum(c.threads for c in self.ctas)
@@ -197,6 +217,16 @@ class Cluster:
     def warps(self) -> list[Warp]:
         """The warps of all CTAs, in order."""
         return [w for c in self.ctas for w in c.warps]
+
+    @property
+    def instructions(self) -> int:
+        """Warp-instructions so far, with those of clusters that this one followed."""
+        return self.past_instructions + sum(w.instructions for w in self.warps)
+
+    @property
+    def polls(self) -> int:
+        """Failed polls so far, with those of clusters that this one followed."""
+        return self.past_polls + sum(w.polls for w in self.warps)
 
     def parameter(self, start: int, kind: str, count: int) -> Any:
         """``count`` consecutive parameters of a type over 32 lanes; one array if it is one."""

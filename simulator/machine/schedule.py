@@ -76,8 +76,8 @@ def run_grid(
             scheduler.run_steps(statistics)
         else:
             scheduler.run()
-        statistics.warp_instructions += sum(w.instructions for w in cluster.warps)
-        statistics.polls += sum(w.polls for w in cluster.warps)
+        statistics.warp_instructions += cluster.instructions
+        statistics.polls += cluster.polls
         statistics.counts += cluster.counts
     return statistics
 
@@ -116,7 +116,7 @@ class _Scheduler:
                 asynchronous.complete_one()
             if asynchronous.completed > at_once:
                 self._cluster.note_event()
-            live = [w for w in live if not w.done]
+            live = [w for w in self._cluster.warps if not w.done]
             changed = advanced or before != (self._cluster.events, asynchronous.completed)
             idle = 0 if changed else idle + 1
             self._refuse_to_hang(live, idle)
@@ -193,7 +193,7 @@ class _Scheduler:
         where = Location(kernel=self._cluster.launch.program.kernel.name)
         if idle > _IDLE_ROUNDS:
             raise Deadlock(f"no warp can go on\n{self._report(live)}", where)
-        if sum(w.instructions for w in self._cluster.warps) > self._limit:
+        if self._cluster.instructions > self._limit:
             raise Trap(
                 f"the limit of warp-instructions is spent: an endless loop?\n{self._report(live)}",
                 where,

@@ -12,7 +12,8 @@ from simulator.events import GRANULE_BYTES, Observer
 from simulator.machine.warp import Mask, lane_numbers
 
 Offsets = npt.NDArray[np.integer[Any]]
-_POISON = 0xFF
+POISON = 0xFF
+"""What bytes hold that nothing has written."""
 _CHUNK = 16
 _UNWRITTEN = "read before anything wrote it"
 _VALID = {1: 0x01, 2: 0x0101, 4: 0x01010101, 8: 0x0101010101010101}
@@ -28,7 +29,7 @@ class SharedMemory:
     def __init__(self, size: int, *, check_initialised: bool, dynamic_offset: int = 0) -> None:
         self.size = size
         room = -(-size // 16) * 16
-        self.bytes = np.full(room, _POISON, np.uint8)
+        self.bytes = np.full(room, POISON, np.uint8)
         self.valid = np.zeros(room, np.uint8)
         self._words = {w: self.bytes.view(f"u{w}") for w in (1, 2, 4, 8)}
         self._valid_words = {w: self.valid.view(f"u{w}") for w in (1, 2, 4, 8)}
@@ -38,7 +39,7 @@ class SharedMemory:
 
     def forget(self) -> None:
         """From now on nothing has been written."""
-        self.bytes[:] = _POISON
+        self.bytes[:] = POISON
         self.valid[:] = 0
 
     def name(self, offset: int) -> str:
