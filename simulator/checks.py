@@ -17,6 +17,8 @@ CHECKS: Final = {
     "named_barriers": "no warp arrives twice at a barrier that has not opened (interpreted)",
     "registers": "setmaxnreg is executed by whole warpgroups, within the CTA's pool (interpreted)",
     "tensor_memory": "TMEM is allocated and freed as PTX demands (interpreted)",
+    "tensor_order": "tcgen05.wait and tcgen05.fence order accesses to TMEM by the letter of PTX, "
+    "which public kernels often do not keep (interpreted)",
     "deadlock": "a launch that can make no progress is stopped and its warps are listed",
 }
 """The checks by name. ``bounds`` and ``deadlock`` cost nothing and are always on."""
@@ -56,6 +58,7 @@ class Checks:
     named_barriers: bool = False
     registers: bool = False
     tensor_memory: bool = False
+    tensor_order: bool = False
     on_finding: OnFinding = "finish"
 
     def __post_init__(self) -> None:

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from simulator.errors import Location
-    from simulator.machine.cluster import Cluster
+    from simulator.machine.cluster import Cluster, Cta
     from simulator.machine.warp import Mask, Warp
 
 GRANULE_BYTES = 4
-"""Shared memory is observed in units of so many bytes, TMEM in (32 lanes x 1 column)."""
+"""Shared memory is observed in units of so many bytes, TMEM in (16 lanes x 1 column)."""
 
 
 class Observer:
@@ -52,7 +52,7 @@ class Observer:
         """
 
     def tensor_access(self, memory: object, granules: npt.NDArray[np.int64], write: bool) -> None:
-        """The acting agent reads or writes granules of a CTA's TMEM, ``quarter * 512 + column``."""
+        """The acting agent reads or writes granules of TMEM, ``lane // 16 * 512 + column``."""
 
     def multiplies(self, kind: str, flop: int) -> None:
         """The acting warp issues an MMA of this kind, of so many operations, padding included."""
@@ -97,6 +97,9 @@ class Observer:
 
     def resized(self, way: str, count: int) -> None:
         """The acting warp has asked for ``count`` registers a thread: ``inc`` or ``dec``."""
+
+    def exited(self, cta: Cta) -> None:
+        """All threads of a CTA have exited; what uses its memories from now on is too late."""
 
     def ended(self, cluster: Cluster) -> None:
         """All warps have exited, and all asynchronous work is done."""

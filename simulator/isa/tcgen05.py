@@ -143,8 +143,10 @@ def wait(warp: Warp, mask: Mask | None, *, w: str) -> None:
     section="9.7.16.11 tcgen05.fence",
     kind=Kind.EFFECT,
 )
-def fence(warp: Warp, mask: Mask | None) -> None:
+def fence(warp: Warp, mask: Mask | None, *, w: str) -> None:
     """Orders tcgen05 operations against the other threads': they are in order here."""
+    if warp.cta.cluster.observer is not None:
+        warp.cta.cluster.observer.fenced(f"tcgen05.fence::{w}_thread_sync", mask)
 
 
 # 3. MMA and commit

@@ -257,6 +257,8 @@ class Cluster:
         warp.cta.threads -= lanes
         for barrier in warp.cta.named_barriers.values():
             barrier.excuse(lanes)
+        if warp.cta.threads == 0 and self.observer is not None:
+            self.observer.exited(warp.cta)
         self.note_event()
 
     def cta(self, address: int) -> Cta:

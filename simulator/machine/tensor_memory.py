@@ -61,6 +61,11 @@ def fragment_layout(shape: str, num: int) -> tuple[Index, Index]:
     )
 
 
+def _lanes_of(shape: str, lane: int) -> slice:
+    """The lanes that a warp's ``.shape`` reaches from ``lane`` on."""
+    return slice(lane, lane + (_WARP_LANES if shape == "32x32b" else _HALF_LANES))
+
+
 class TensorMemory:
     """The tensor memory of one CTA. ``checked`` turns reads of unwritten words into errors."""
 
@@ -147,7 +152,7 @@ class TensorMemory:
         reach, OutOfBounds outside one allocation, Uninitialised for words that nothing wrote.
         """
         lane, column, columns = self._fragment(shape, num, address, warp=warp)
-        self._report(slice(lane, lane + 1), column, columns, write=False)
+        self._report(_lanes_of(shape, lane), column, columns, write=False)
         if shape == "32x32b":
             where = slice(lane, lane + _WARP_LANES), slice(column, column + columns)
             self._require_written(where)
@@ -160,7 +165,7 @@ class TensorMemory:
     def store(self, shape: str, num: int, address: int, values: Words, *, warp: int) -> None:
         """Write the registers ``values`` [register, thread] of ``warp``; errors as ``load``."""
         lane, column, columns = self._fragment(shape, num, address, warp=warp)
-        self._report(slice(lane, lane + 1), column, columns, write=True)
+        self._report(_lanes_of(shape, lane), column, columns, write=True)
         if shape == "32x32b":
             where = slice(lane, lane + _WARP_LANES), slice(column, column + columns)
             self.words[where] = values.T
@@ -217,8 +222,8 @@ class TensorMemory:
     def _report(self, lanes: slice, column: int, columns: int, *, write: bool) -> None:
         """Tell the observer of an access to a rectangle."""
         if self.observer is not None:
-            quarters = np.arange(lanes.start // _WARP_LANES, -(-lanes.stop // _WARP_LANES))
-            granules = quarters[:, None] * COLUMNS + np.arange(column, column + columns)
+            halves = np.arange(lanes.start // _HALF_LANES, -(-lanes.stop // _HALF_LANES))
+            granules = halves[:, None] * COLUMNS + np.arange(column, column + columns)
             self.observer.tensor_access(self, granules.ravel(), write)
 
     def _require_written(self, where: tuple[slice, slice]) -> None:

@@ -1,9 +1,15 @@
-"""racecheck: accesses to shared memory and TMEM that nothing orders, by happens-before.
+"""races: accesses to shared memory and TMEM that nothing orders, by happens-before.
 
 Two accesses to the same granule race if at least one writes and neither happens before the other.
 What orders: the program order of a warp; an arrival and a wait that sees the phase it ended; the
 barriers of CTA and cluster; the issue of asynchronous work before that work, and the work before
 what waits for its arrival. An asynchronous operation knows what its issuer knew when it issued.
+``tcgen05.st`` is asynchronous too, and done when the warp has waited for it with ``tcgen05.wait``;
+``tcgen05.ld`` is taken as done at once: ``tensor_order`` is stricter.
+
+Ends are accesses as well. Freed TMEM columns, and the shared memory and mbarrier objects of a CTA
+of which all threads have exited, are somebody else's from then on: whatever still uses them then
+must have been waited for. This is what the waits at the end of a kernel are for.
 
 A report does not mean that the output is wrong in this run, nor under the timing of a device: it
 means that the program does not forbid the other order. Global memory is not watched.
@@ -13,23 +19,27 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from simulator.errors import Location
-from simulator.machine.tensor_memory import COLUMNS
+from simulator.machine.tensor_memory import COLUMNS, LANES
 from simulator.machine.warp import Warp
 from simulator.sanitizer.clocks import Clock, Clocks, History, joined
 from simulator.sanitizer.finding import Access, Check, Finding, Findings
 
-_AGENTS = 512
-_TENSOR_GRANULES = 4 * COLUMNS
+if TYPE_CHECKING:
+    from simulator.machine.cluster import Cta
+
+_AGENTS = 1024
+_TENSOR_GRANULES = LANES // 16 * COLUMNS
 
 
-def _how(writes: int) -> str:
-    return "write" if writes else "read"
+_HOW = ("read", "write", "write that frees it", "write that ends it")
+_READ, _WRITE, _FREES, _ENDS = range(4)
+_TRANSFER = {False: "tcgen05.ld", True: "tcgen05.st"}
 
 
 def _line(location: Location) -> Location:
@@ -50,6 +60,11 @@ class _Actor:
 class RaceCheck(Check):
     """Watches one cluster; finds each pair of program lines once."""
 
+    name = "races"
+    sentence = "nothing orders two accesses to {}"
+    waited_for: tuple[bool, ...] = (True,)
+    """Which accesses of warps to TMEM are asynchronous, by whether they write."""
+
     def __init__(self, findings: Findings) -> None:
         super().__init__(findings)
         self._clocks = Clocks(_AGENTS)
@@ -59,6 +74,7 @@ class RaceCheck(Check):
         self._open: dict[int, Clock] = {}
         self._kept: list[object] = []  # barriers, so that their identities stay theirs
         self._sites: dict[int, Location] = {}
+        self._places: dict[int, tuple[Any, int]] = {}  # of mbarriers: the memory, and where
         self._warp: Warp | None = None
         self._warp_number = -1
         self._engine: _Actor | None = None
@@ -72,7 +88,7 @@ class RaceCheck(Check):
 
     def issue(self, engine: Hashable) -> Clock:
         """What the issuing warp knows; what it does next is not ordered before the work."""
-        return self._clocks.advance(self._warp_number)
+        return self._usable(self._clocks.advance(self._warp_number))
 
     def begin(self, engine: Hashable, token: Clock, location: Location) -> None:
         """The engine acts, knowing what its issuer knew and, if it works in order, its own past."""
@@ -106,7 +122,7 @@ class RaceCheck(Check):
             known = self._engine.clock.copy()
             known[self._engine.number] = max(known[self._engine.number], self._engine.stamp)
         else:
-            known = self._clocks.advance(self._warp_number)
+            known = self._told(self._clocks.advance(self._warp_number))
         self._pending[id(barrier)] = joined(self._pending.get(id(barrier)), known)
 
     def opened(self, barrier: object) -> None:
@@ -129,24 +145,64 @@ class RaceCheck(Check):
         assert self._warp is not None
         return f"{name} of warp {self._warp.rank} of cta {self._warp.cta.rank}"
 
+    def _usable(self, known: Clock) -> Clock:
+        """What orders the acting warp's tcgen05 operations, of what the warp knows."""
+        return known
+
+    def _told(self, known: Clock) -> Clock:
+        """What an arrival of the acting warp tells, of what the warp knows."""
+        return known
+
     # 3. What it touches
 
     def shared_access(self, memory: Any, granules: npt.NDArray[np.int64], write: bool) -> None:
         """An access to shared memory."""
-        history = self._history("shared memory", memory, -(-memory.size // 4))
+        history = self._history("shared memory", memory, memory.size // 4 + 1)
         self._check("shared memory", history, np.unique(granules), write, self._actor())
 
     def tensor_access(self, memory: Any, granules: npt.NDArray[np.int64], write: bool) -> None:
-        """An access to TMEM; a warp's stores are done only when it has waited for them."""
+        """An access to TMEM; those of a warp are done only when it has waited for them."""
         actor = self._actor()
-        if write and self._engine is None:
-            number = self._clocks.number(self._tensor_engine("tcgen05.st"))
-            self._clocks.acquire(number, self._clocks.of(self._warp_number))
+        if self._engine is None and write in self.waited_for:
+            number = self._clocks.number(self._tensor_engine(_TRANSFER[write]))
+            self._clocks.acquire(number, self._usable(self._clocks.of(self._warp_number)))
             clock = self._clocks.of(number)
             clock[number] += 1
             actor = _Actor(number, clock, int(clock[number]), None)
         history = self._history("TMEM", memory, _TENSOR_GRANULES)
         self._check("TMEM", history, granules, write, actor)
+
+    def initialised(self, barrier: object, offset: int) -> None:
+        """An mbarrier object has a place."""
+        assert self._warp is not None
+        self._kept.append(barrier)
+        self._places[id(barrier)] = (self._warp.cta.shared, offset // 8)
+
+    def signalled(self, barrier: object, step: str) -> None:
+        """An access to an mbarrier object; such accesses race with the end of its CTA alone."""
+        memory, place = self._places[id(barrier)]
+        history = self._history("an mbarrier", memory, memory.size // 8 + 1)
+        self._check("an mbarrier", history, np.array([place]), _READ, self._actor())
+
+    # 4. What ends
+
+    def deallocated(self, memory: Any, column: int, columns: int) -> None:
+        """Every use of the columns must come before."""
+        halves = np.arange(LANES // 16)[:, None] * COLUMNS
+        granules = (halves + np.arange(column, column + columns)).ravel()
+        history = self._history("TMEM", memory, _TENSOR_GRANULES)
+        self._check("TMEM", history, granules, _FREES, self._actor())
+
+    def exited(self, cta: Cta) -> None:
+        """Every use of the CTA's shared memory and mbarriers must come before."""
+        number = self._clocks.number(f"exit of cta {cta.rank}")
+        for warp in cta.warps:
+            name = f"warp {warp.rank} of cta {cta.rank}"
+            self._clocks.acquire(number, self._clocks.of(self._clocks.number(name)))
+        actor = _Actor(number, self._clocks.of(number), 1, self._warp_location())
+        for kind, item_bytes in (("shared memory", 4), ("an mbarrier", 8)):
+            history = self._history(kind, cta.shared, cta.shared.size // item_bytes + 1)
+            self._check(kind, history, slice(None), _ENDS, actor)
 
     def _history(self, kind: str, memory: object, size: int) -> History:
         key = (kind, id(memory))
@@ -154,24 +210,24 @@ class RaceCheck(Check):
             self._histories[key] = History(size)
         return self._histories[key]
 
-    def _check(self, kind: str, history: History, where: Any, write: bool, actor: _Actor) -> None:
+    def _check(self, kind: str, history: History, where: Any, how: int, actor: _Actor) -> None:
         location = actor.location or self._warp_location()
-        site = 2 * (location.ptx_line or 0) + write
+        site = len(_HOW) * (location.ptx_line or 0) + how
         self._sites.setdefault(site, location)
-        note = history.write if write else history.read
+        note = history.read if how == _READ else history.write
         conflict = note(where, actor.number, actor.clock, actor.stamp, site)
         if conflict is None:
             return
         other, other_site = conflict
-        first, names = self._sites[other_site], self._clocks.names
+        first, names, before = self._sites[other_site], self._clocks.names, other_site % len(_HOW)
 
         def finding() -> Finding:
-            later = Access(str(names[actor.number]), _how(write), _line(location))
-            earlier = Access(str(names[other]), _how(other_site & 1), _line(first))
-            return Finding("races", f"nothing orders two accesses to {kind}", later, earlier)
+            later = Access(str(names[actor.number]), _HOW[how], _line(location))
+            earlier = Access(str(names[other]), _HOW[before], _line(first))
+            return Finding(self.name, self.sentence.format(kind), later, earlier)
 
         places = [(place.ptx_line, place.source) for place in (location, first)]
-        self.findings.note(("races", kind, write, other_site & 1, *places), finding)
+        self.findings.note((self.name, kind, how, before, *places), finding)
 
     def _warp_location(self) -> Location:
         assert self._warp is not None

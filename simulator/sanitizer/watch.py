@@ -14,6 +14,7 @@ from simulator.sanitizer.publication import PublicationCheck
 from simulator.sanitizer.race import RaceCheck
 from simulator.sanitizer.registers import RegisterCheck
 from simulator.sanitizer.tensor_memory import TensorMemoryCheck
+from simulator.sanitizer.tensor_order import TensorOrderCheck
 
 if TYPE_CHECKING:
     from simulator.checks import Checks
@@ -27,6 +28,7 @@ _CHECKS: Final[dict[str, type[Check]]] = {
     "named_barriers": NamedBarrierCheck,
     "registers": RegisterCheck,
     "tensor_memory": TensorMemoryCheck,
+    "tensor_order": TensorOrderCheck,
 }
 
 

@@ -92,6 +92,10 @@ FAULTS = {
     "registers": "setp.lt.u32 %p1, %t2, 32; @%p1 bra END; setmaxnreg.dec.sync.aligned.u32 40;",
     "tensor_memory": "setp.ge.u32 %p1, %t2, 32; @%p1 bra END;\n"
     + TMEM.format(32) + TMEM.format(64) + FREE.format(0, 32) + FREE.format(32, 64),
+    "tensor_order": "setp.ge.u32 %p1, %t2, 32; @%p1 bra END;\n"
+    + TMEM.format(32)
+    + "tcgen05.st.sync.aligned.32x32b.x1.b32 [0], {%t2}; tcgen05.wait::st.sync.aligned;\n"
+    + "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r3}, [0];\n" + FREE.format(0, 32),
     "deadlock": "setp.lt.u32 %p1, %t2, 32; @%p1 bra END; bar.sync 1, 128;",
 }  # fmt: skip
 """For each check a kernel of four warps in which it alone has something to say."""
