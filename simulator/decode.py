@@ -16,6 +16,7 @@ from simulator.errors import Location, SimulatorBug, Unsupported
 from simulator.isa import families
 from simulator.isa.table import Entry, Kind, Slot
 from simulator.isa.values import BITS
+from simulator.machine.cluster import is_special
 from simulator.machine.memory_map import PARAM_WINDOW, SHARED_BASE
 from simulator.program import (
     Block,
@@ -104,12 +105,10 @@ class _Decoder:
         self._params = {p.name: p.offset for p in kernel.params}
 
     def check_supported(self) -> None:
-        """Raise ``Unsupported`` naming every instruction that no table entry fits."""
+        """Raise ``Unsupported`` naming what no table entry fits, and unknown special registers."""
         unknown: dict[str, list[int]] = {}
         for item in self.kernel.body:
-            if isinstance(item, nodes.Instruction) and _find(item) is None:
-                known = item.mnemonic in families.TABLE
-                what = f"operands of {item.text()}" if known else item.mnemonic
+            if isinstance(item, nodes.Instruction) and (what := _not_known(item)):
                 unknown.setdefault(what, []).append(item.line)
         if unknown:
             raise Unsupported(
@@ -237,6 +236,16 @@ def _flatten(operands: Iterable[nodes.Operand]) -> list[nodes.Operand]:
 
 
 # 3. Fitting
+
+
+def _not_known(item: nodes.Instruction) -> str:
+    """What of an instruction is not implemented; empty if all is."""
+    if _find(item) is None:
+        return f"operands of {item.text()}" if item.mnemonic in families.TABLE else item.mnemonic
+    for operand in item.operands:
+        if isinstance(operand, nodes.Special) and not is_special(operand.name):
+            return f"special register {operand.name}"
+    return ""
 
 
 def _find(item: nodes.Instruction) -> Entry | None:

@@ -21,7 +21,7 @@ from simulator.machine.global_memory import GlobalMemory
 from simulator.machine.memory_map import OFFSET_MASK, RANK_SHIFT
 from simulator.machine.shared_memory import SharedMemory
 from simulator.machine.tensor_memory import TensorMemory
-from simulator.machine.warp import LANES, ZEROS, Warp
+from simulator.machine.warp import LANES, ZEROS, Warp, is_of_warp
 from simulator.numerics.accumulate import Accumulate, b200
 from simulator.policy import Policy
 from simulator.program import Program
@@ -30,6 +30,13 @@ Dim3 = tuple[int, int, int]
 MAX_SHARED_BYTES = 232448
 """Shared memory that one CTA may use on sm_90 and sm_100: 227 KiB."""
 MAX_THREADS = 1024
+_VECTORS = (
+    "%ctaid", "%nctaid", "%ntid", "%clusterid", "%nclusterid", "%cluster_ctaid", "%cluster_nctaid",
+)  # fmt: skip
+_SCALARS = (
+    "%nwarpid", "%cluster_ctarank", "%cluster_nctarank", "%is_explicit_cluster",
+    "%dynamic_smem_size",
+)  # fmt: skip
 MAX_CLUSTER = 16
 
 
@@ -130,8 +137,6 @@ class Cta:
             "%is_explicit_cluster": int(len(self.cluster.ctas) > 1),
             "%dynamic_smem_size": self.dynamic_shared_bytes,
         }
-        if name not in scalars:
-            raise Unsupported(f"special register {name}")
         return scalars[name]
 
     @functools.cached_property
@@ -293,6 +298,12 @@ class Cluster:
             cta=warp.cta.index,
             warp=warp.rank,
         )
+
+
+def is_special(name: str) -> bool:
+    """Whether a name is that of a special register which the machine has."""
+    base, _, axis = name.partition(".")
+    return is_of_warp(name) or name in _SCALARS or (base in _VECTORS and axis in ("x", "y", "z"))
 
 
 def validate(launch: Launch) -> None:

@@ -7,6 +7,7 @@ import pytest
 from simulator.decode import decode
 from simulator.errors import Unsupported
 from simulator.isa.table import Kind
+from simulator.machine import cluster, warp
 from simulator.machine.memory_map import PARAM_WINDOW, SHARED_BASE
 from simulator.program import (
     Branch,
@@ -22,6 +23,7 @@ from simulator.program import (
     Wait,
 )
 from simulator.ptx.parser import parse
+from tests.simulator.ptx_text import failure, run
 
 REGISTERS = ".reg .pred %p<9>; .reg .b16 %h<9>; .reg .b32 %r<9>; .reg .b64 %rd<9>;"
 
@@ -222,3 +224,16 @@ def test_waits_are_the_last_of_their_kind_in_a_block():
     found = program("bar.sync 0; bar.sync 0; ret;")
     assert [type(b.terminator) for b in found.blocks] == [Wait, Wait, Exit]
     assert all(o.entry.kind is not Kind.WAIT for block in found.blocks for o in block.operations)
+
+
+def test_every_special_register_that_is_known_has_a_value():
+    names = [
+        *(f"{name}.{axis}" for name in cluster._VECTORS for axis in "xyz"),
+        *cluster._SCALARS,
+        *warp._LANE_REGISTERS,
+        *("%tid.x", "%tid.y", "%tid.z"),
+    ]
+    run("".join(f"mov.u32 %r{i}, {name};\n" for i, name in enumerate(names)))
+    for unknown in ("%clock", "%ctaid.w", "%smid", "%cluster_ctarank.x"):
+        error = failure(Unsupported, f"mov.u32 %r1, {unknown};")
+        assert f"special register {unknown} at PTX line 13" in error.message
