@@ -52,7 +52,7 @@ def compilations(subject: Subject, drawn: Sequence[Drawn]) -> Iterator[Measureme
                 "spill_bytes": entry.local_bytes,  # spills lie in local memory, with what else may
                 "local_bytes": entry.local_bytes,
                 "tmem_cols": columns,
-                "ptx_sha256": hashlib.sha256(made.ptx.encode()).hexdigest(),
+                "ptx_sha256": ptx_digest(made.ptx),
             }
             name = f"{key} {_short(entry.kernel)}"
             yield Measurement(subject.name, "compilation", name, detail=detail)
@@ -81,6 +81,12 @@ def sanitizers(subject: Subject, drawn: Sequence[Drawn]) -> Iterator[Measurement
     for check, texts in findings.items():
         detail = {"runs": len(watched), "findings": texts}
         yield Measurement(subject.name, "sanitizer", check, float(len(texts)), "findings", detail)
+
+
+def ptx_digest(ptx: str) -> str:
+    """Return the SHA-256 of a PTX text without the folders of its sources, which differ."""
+    kept = (line for line in ptx.splitlines() if not line.lstrip().startswith(".file"))
+    return hashlib.sha256("\n".join(kept).encode()).hexdigest()
 
 
 def _by_compilation(subject: Subject, drawn: Sequence[Drawn]) -> dict[str, Drawn]:

@@ -195,7 +195,9 @@ def _compile(key: Specialisation, arch: str) -> Compiled:
         mock.patch.object(CuTeDSL._get_dsl().envar, "arch", arch),
     ):
         warnings.simplefilter("ignore")  # those of the DSL are about its own code
-        options = f"--enable-tvm-ffi --gpu-arch {arch} --keep-ptx --dump-dir {folder}"
+        # Lines of the source change no instruction, and let the simulator's reports name them.
+        options = f"--enable-tvm-ffi --gpu-arch {arch} --generate-line-info --keep-ptx"
+        options += f" --dump-dir {folder}"
         made = cute.compile(decode, config, *_placeholders(config), options=options)
         ptx, host_object = made.__ptx__, made.dump_to_object(_PREFIX)
     entry = f"{_PREFIX}___tvm_ffi_{made.function_name}"

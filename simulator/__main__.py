@@ -6,10 +6,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from simulator.commands import running
+from simulator.commands import covering, profiles, running
 from simulator.commands.options import MISUSE
 
-COMMANDS = (running,)
+COMMANDS = (running, profiles, covering)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -43,6 +43,7 @@ from simulator.profile import profile as profile_of
 from simulator.ptx.parser import parse
 from simulator.sanitizer.finding import Finding, Findings, failure
 from simulator.sanitizer.watch import observer, together
+from simulator.traffic import Traffic
 
 __all__ = [
     "Checks",
@@ -304,9 +305,10 @@ def _run(
     interpreter: Interpreter, state: Launch, instruction_limit: int, asked: _Asked
 ) -> KernelRun:
     started = time.perf_counter()
-    state.memory.traffic = traffic = Counter[str]() if asked.profile else None
+    state.memory.traffic = sectors = Counter[str]() if asked.profile else None
+    traffic = Traffic() if asked.profile else None
     checks, findings = state.checks, Findings(raises=state.checks.on_finding == "raise")
-    observe = _observers(checks, findings, asked.watch)
+    observe = _observers(checks, findings, traffic, asked.watch)
     if asked.profile or asked.coverage:
         interpreter.start_counting()
     try:
@@ -322,7 +324,10 @@ def _run(
     program, profile = state.program, None
     if asked.profile:
         assert counters is not None
-        profile = profile_of(program, counters.executed, traffic or {}, statistics.counts)
+        assert traffic is not None
+        profile = profile_of(
+            program, counters.executed, sectors or {}, statistics.counts, traffic=traffic
+        )
     return KernelRun(
         program.kernel.name,
         state.grid,
@@ -347,14 +352,20 @@ def _tell_before(error: SimulationError, findings: tuple[Finding, ...]) -> None:
 
 
 def _observers(
-    checks: Checks, findings: Findings, watch: Callable[[], Observer] | None
+    checks: Checks,
+    findings: Findings,
+    traffic: Traffic | None,
+    watch: Callable[[], Observer] | None,
 ) -> Callable[[], Observer] | None:
-    """What makes the observer of each cluster: that of the checks, and the one asked for."""
-    if not checks.watching:
-        return watch
-    if watch is None:
-        return functools.partial(observer, checks, findings)
-    return lambda: together([observer(checks, findings), watch()])
+    """What makes the observer of each cluster: all that somebody wants to be told."""
+    makers: list[Callable[[], Observer]] = []
+    if checks.watching:
+        makers.append(functools.partial(observer, checks, findings))
+    if traffic is not None:
+        makers.append(lambda: traffic)
+    if watch is not None:
+        makers.append(watch)
+    return (lambda: together([make() for make in makers])) if makers else None
 
 
 @functools.cache
