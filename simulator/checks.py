@@ -19,6 +19,8 @@ CHECKS: Final = {
     "tensor_memory": "TMEM is allocated and freed as PTX demands (interpreted)",
     "tensor_order": "tcgen05.wait and tcgen05.fence order accesses to TMEM by the letter of PTX, "
     "which public kernels often do not keep (interpreted)",
+    "grid_order": "a grid that may start early touches global memory after griddepcontrol.wait "
+    "only (interpreted)",
     "deadlock": "a launch that can make no progress is stopped and its warps are listed",
 }
 """The checks by name. ``bounds`` and ``deadlock`` cost nothing and are always on."""
@@ -29,7 +31,7 @@ _WATCHING: Final = tuple(name for name in CHECKS if name not in (*_ALWAYS, "init
 PRESETS: Final = {
     "memcheck": ("bounds", "tensor_memory"),
     "initcheck": ("initialisation",),
-    "racecheck": ("races", "proxy"),
+    "racecheck": ("races", "proxy", "grid_order"),
     "synccheck": ("deadlock", "mbarriers", "publication", "named_barriers", "registers"),
     "all": tuple(CHECKS),
 }
@@ -59,6 +61,7 @@ class Checks:
     registers: bool = False
     tensor_memory: bool = False
     tensor_order: bool = False
+    grid_order: bool = False
     on_finding: OnFinding = "finish"
 
     def __post_init__(self) -> None:

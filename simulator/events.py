@@ -57,6 +57,9 @@ class Observer:
     def multiplies(self, kind: str, flop: int) -> None:
         """The acting warp issues an MMA of this kind, of so many operations, padding included."""
 
+    def global_access(self, addresses: npt.NDArray[np.uint64], span: int, write: bool) -> None:
+        """The acting agent reads or writes ``span`` bytes of global memory at each address."""
+
     def release(self, barrier: object) -> None:
         """The acting agent arrives at a barrier, or its bytes do."""
 
@@ -70,7 +73,7 @@ class Observer:
         """The acting warp has waited for the work that it gave to ``engine``."""
 
     def fenced(self, fence: str, mask: Mask | None) -> None:
-        """The active lanes of the acting warp have executed the instruction ``fence``."""
+        """The active lanes of the acting warp have executed a fence or ``griddepcontrol.wait``."""
 
     # Protocols
 

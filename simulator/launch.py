@@ -204,6 +204,7 @@ def launch(
             policy=policy,
             checks=checks,
             accumulate=strategy(accumulation),
+            may_start_early=item.programmatic_serialization,
         )
         runs.append(_run(interpreter, state, instruction_limit, asked))
     return Result(tuple(runs))
@@ -236,12 +237,14 @@ def launch_kernel(
     profile: bool = False,
     coverage: bool = False,
     watch: Callable[[], Observer] | None = None,
+    may_start_early: bool = False,
 ) -> KernelRun:
     """Execute one kernel of a PTX text, without a host function, on tensors in place.
 
     ``arguments`` are the kernel's parameters in order: a ``Tensor`` gives its pointer, an int as
     many bytes as the parameter has, bytes themselves. ``name`` may be omitted if there is one
-    kernel. Errors are those of ``load`` and ``launch``.
+    kernel. ``may_start_early`` is programmatic stream serialisation, for the check ``grid_order``.
+    Errors are those of ``load`` and ``launch``.
     """
     kernels = parse(ptx).kernels
     if name is None and len(kernels) != 1:
@@ -267,6 +270,7 @@ def launch_kernel(
         policy=policy,
         checks=checks,
         accumulate=strategy(accumulation),
+        may_start_early=may_start_early,
     )
     return _run(interpreter, state, instruction_limit, asked)
 

@@ -54,5 +54,7 @@ def nanosleep(warp: Warp, mask: Mask | None, duration: Array) -> None:
     section="9.7.13.13 griddepcontrol",
     kind=Kind.EFFECT,
 )
-def griddepcontrol(warp: Warp, mask: Mask | None) -> None:
+def griddepcontrol(warp: Warp, mask: Mask | None, *, way: str) -> None:
     """Order between dependent grids: here each grid ends before the next begins."""
+    if way == "wait" and warp.cta.cluster.observer is not None:
+        warp.cta.cluster.observer.fenced("griddepcontrol.wait", mask)

@@ -44,7 +44,8 @@ MAX_CLUSTER = 16
 class Launch:
     """One kernel launch on the machine. ``parameters`` are the bytes of the parameter space.
 
-    ``accumulate`` is how the tensor core adds.
+    ``accumulate`` is how the tensor core adds; ``may_start_early`` says that the launch asks for
+    programmatic stream serialisation, for the check that needs to know.
 
     Dimensions are (x, y, z): ``grid`` and ``cluster`` in CTAs, ``block`` in threads.
     """
@@ -59,6 +60,7 @@ class Launch:
     policy: Policy = field(default_factory=Policy)
     checks: Checks = field(default_factory=Checks)
     accumulate: Accumulate = b200
+    may_start_early: bool = False
 
     @functools.cached_property
     def initial_registers(self) -> list[Any]:
@@ -247,6 +249,7 @@ class Cluster:
     def _observe(self, observer: Observer | None) -> None:
         """From now on the observer is told of everything."""
         self.asynchronous.observer = observer
+        self.launch.memory.observer = observer
         for cta in self.ctas:
             cta.shared.observer = observer
             cta.tensor_memory.observer = observer

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.errors import Location, OutOfBounds, Trap, Uninitialised
+from simulator.events import Observer
 from simulator.host.tensor import Tensor
 from simulator.machine.warp import Mask, lane_numbers
 
@@ -111,6 +112,7 @@ class GlobalMemory:
                 region.distrust(tensor)
         self.regions = sorted(regions.values(), key=lambda r: r.start)
         self._starts = [r.start for r in self.regions]
+        self.observer: Observer | None = None
         self.traffic: Counter[str] | None = None
         """Bytes of the sectors that instructions read and write; counted while this is a counter.
 
@@ -141,7 +143,7 @@ class GlobalMemory:
         misaligned, ``OutOfBounds`` and ``Uninitialised``, naming tensor, index and lanes.
         """
         out = np.empty((count, len(addresses)), f"u{item_bytes}")
-        self._count("global_read", addresses, out.shape[0] * item_bytes)
+        self._tell("global_read", addresses, out.shape[0] * item_bytes)
         for region, some, index in self._places(addresses, item_bytes, count, mask):
             out[:, some] = region.words[item_bytes][index]
             if region.valid is not None:
@@ -167,14 +169,16 @@ class GlobalMemory:
         ``mask`` and errors are as of ``load``.
         """
         count = len(values)
-        self._count("global_written", addresses, item_bytes * count)
+        self._tell("global_written", addresses, item_bytes * count)
         for region, some, index in self._places(addresses, item_bytes, count, mask):
             region.words[item_bytes][index] = values[:, some]
             if region.valid is not None:
                 region.valid[_byte_index(addresses, region, item_bytes * count)[some]] = True
 
-    def _count(self, direction: str, addresses: Addresses, span: int) -> None:
-        """Count the sectors of one instruction; an aligned span lies in one or fills some."""
+    def _tell(self, direction: str, addresses: Addresses, span: int) -> None:
+        """Tell the observer; count the sectors: an aligned span lies in one or fills some."""
+        if self.observer is not None:
+            self.observer.global_access(addresses, span, direction == "global_written")
         if self.traffic is not None:
             each = np.arange(0, span, SECTOR_BYTES, dtype=np.uint64)
             sectors = np.unique((addresses[:, None] + each) // np.uint64(SECTOR_BYTES))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from simulator.events import Observer
 from simulator.sanitizer.finding import Check, Findings
+from simulator.sanitizer.grid_order import GridOrderCheck
 from simulator.sanitizer.mbarrier import MbarrierCheck
 from simulator.sanitizer.named_barrier import NamedBarrierCheck
 from simulator.sanitizer.proxy import ProxyCheck
@@ -29,6 +30,7 @@ _CHECKS: Final[dict[str, type[Check]]] = {
     "registers": RegisterCheck,
     "tensor_memory": TensorMemoryCheck,
     "tensor_order": TensorOrderCheck,
+    "grid_order": GridOrderCheck,
 }
 
 

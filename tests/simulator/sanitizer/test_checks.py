@@ -72,7 +72,9 @@ def test_the_message_of_a_race():
 
 
 def test_native_code_refuses_checks_that_watch():
-    with pytest.raises(ValueError, match="races and proxy are found by executor 'interpreter'"):
+    with pytest.raises(
+        ValueError, match="races and proxy and grid_order are found by executor 'interpreter'"
+    ):
         launch_kernel(RACY, Extent(), [0], checks=Checks.of("racecheck"), executor="native")
 
 
@@ -86,6 +88,7 @@ FAULTS = {
     "initialisation": "ld.shared.u32 %r2, [%r1];",
     "races": "st.shared.b32 [%r1], 1;",
     "proxy": None,  # tests/simulator/sanitizer/test_proxy.py: it takes a tensor map
+    "grid_order": None,  # tests/simulator/sanitizer/test_grid_order.py: it takes such a launch
     "mbarriers": OBJECT + "bar.sync 0; @%p1 st.shared.u32 [%r1+8], 1;",
     "publication": OBJECT + "mbarrier.test_wait.parity.shared.b64 %p2, [%r1+8], 1;",
     "named_barriers": "bar.arrive 1, 128; bar.arrive 1, 128;",
