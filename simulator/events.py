@@ -69,8 +69,12 @@ class Observer:
     def acquire(self, barrier: object) -> None:
         """The acting warp has seen that a phase of the barrier has ended."""
 
-    def joined(self, engine: Hashable) -> None:
-        """The acting warp has waited for the work that it gave to ``engine``."""
+    def joined(self, engine: Hashable, ticket: int | None, is_read: bool) -> None:
+        """The acting warp has waited for work that it gave to ``engine``.
+
+        It is that of the first ``ticket`` pieces of work which were issued in the cluster, all if
+        None. If ``is_read`` only the sources have been read, and nothing may have been written.
+        """
 
     def fenced(self, fence: str, mask: Mask | None) -> None:
         """The active lanes of the acting warp have executed a fence or ``griddepcontrol.wait``."""

@@ -136,11 +136,12 @@ def _declare_groups(prefix: str, name: str, reads: tuple[str, ...]) -> None:
         warp.groups.setdefault(name, []).append(warp.cta.cluster.asynchronous.submitted)
 
     @instruction(f"{prefix}.wait_group<r>", "u32", r=reads, section=section, kind=Kind.WAIT)
-    def wait_group(warp: Warp, mask: Mask | None, pending: Array) -> Any:
+    def wait_group(warp: Warp, mask: Mask | None, pending: Array, *, r: str) -> Any:
         """Wait until only the ``pending`` newest groups may be incomplete."""
         groups = warp.groups.get(name, [])
         count = int(pending[0])
-        return _wait(warp, name, groups[-1 - count] if len(groups) > count else 0)
+        ticket = groups[-1 - count] if len(groups) > count else 0
+        return _wait(warp, name, ticket, is_read=r == ".read")
 
     if prefix == "cp.async":
 
@@ -154,15 +155,18 @@ _declare_groups("cp.async", _CP_ASYNC, ("",))
 _declare_groups("cp.async.bulk", _BULK_STORE, ("", ".read"))
 
 
-def _wait(warp: Warp, name: str, ticket: int) -> Any:
-    """Wait for the work that was submitted to the warp's engine ``name`` up to ``ticket``."""
+def _wait(warp: Warp, name: str, ticket: int, *, is_read: bool = False) -> Any:
+    """Wait for the work that was submitted to the warp's engine ``name`` up to ``ticket``.
+
+    The whole work is waited for even where only its reads need be: that is legal.
+    """
     engine = _engine(warp, name)
     asynchronous = warp.cta.cluster.asynchronous
     if asynchronous.owes(engine, ticket):
         warp.block_on(asynchronous.engine(engine), "the end")
         return BLOCKED
     if warp.cta.cluster.observer is not None:
-        warp.cta.cluster.observer.joined(engine)
+        warp.cta.cluster.observer.joined(engine, ticket, is_read)
     warp.go_on()
     return None
 

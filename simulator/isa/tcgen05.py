@@ -134,7 +134,7 @@ for _shape, _per_repeat in (("32x32b", 1), ("16x64b", 1), ("16x128b", 2), ("16x2
 def wait(warp: Warp, mask: Mask | None, *, w: str) -> None:
     """Wait for the warp's tcgen05.ld or .st: they complete at once here."""
     if warp.cta.cluster.observer is not None:
-        warp.cta.cluster.observer.joined(f"tcgen05.{w}")
+        warp.cta.cluster.observer.joined(f"tcgen05.{w}", None, False)
 
 
 @instruction(

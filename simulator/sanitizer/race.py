@@ -17,6 +17,7 @@ means that the program does not forbid the other order. Global memory is not wat
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,14 @@ class _Actor:
     location: Location | None
 
 
+@dataclass(frozen=True)
+class _Issue:
+    """The number of a piece of work in its cluster, and what its issuer knew."""
+
+    ticket: int
+    clock: Clock
+
+
 class RaceCheck(Check):
     """Watches one cluster; finds each pair of program lines once."""
 
@@ -68,7 +77,8 @@ class RaceCheck(Check):
     def __init__(self, findings: Findings) -> None:
         super().__init__(findings)
         self._clocks = Clocks(_AGENTS)
-        self._sequence: dict[int, int] = {}
+        self._issued = 0
+        self._tickets: dict[int, list[int]] = {}  # of an engine's work, in the order it was done
         self._histories: dict[tuple[str, int], History] = {}
         self._pending: dict[int, Clock] = {}
         self._open: dict[int, Clock] = {}
@@ -86,18 +96,19 @@ class RaceCheck(Check):
         self._warp = warp
         self._warp_number = self._clocks.number(f"warp {warp.rank} of cta {warp.cta.rank}")
 
-    def issue(self, engine: Hashable) -> Clock:
+    def issue(self, engine: Hashable) -> _Issue:
         """What the issuing warp knows; what it does next is not ordered before the work."""
-        return self._usable(self._clocks.advance(self._warp_number))
+        self._issued += 1
+        return _Issue(self._issued, self._usable(self._clocks.advance(self._warp_number)))
 
-    def begin(self, engine: Hashable, token: Clock, location: Location) -> None:
+    def begin(self, engine: Hashable, token: _Issue, location: Location) -> None:
         """The engine acts, knowing what its issuer knew and, if it works in order, its own past."""
-        number = self._clocks.number(engine)
-        stamp = self._sequence.get(number, 0) + 1
-        self._sequence[number] = stamp
-        clock = token
+        number, clock = self._clocks.number(engine), token.clock
+        tickets = self._tickets.setdefault(number, [])
+        tickets.append(token.ticket)
+        stamp = len(tickets)
         if not str(engine).startswith("bulk loads"):
-            self._clocks.acquire(number, token)
+            self._clocks.acquire(number, clock)
             clock = self._clocks.of(number)
             clock[number] = stamp
         self._engine = _Actor(number, clock, stamp, location)
@@ -135,11 +146,15 @@ class RaceCheck(Check):
         """The warp knows what was released before the phase ended."""
         self._clocks.acquire(self._warp_number, self._open.get(id(barrier)))
 
-    def joined(self, engine: Hashable) -> None:
-        """The warp knows what the engine has done for it."""
-        if isinstance(engine, str) and engine.startswith("tcgen05."):
-            engine = self._tensor_engine(engine)
-        self._clocks.acquire(self._warp_number, self._clocks.of(self._clocks.number(engine)))
+    def joined(self, engine: Hashable, ticket: int | None, is_read: bool) -> None:
+        """The warp knows what its engine has done of the work up to ``ticket``."""
+        if ticket is None:
+            number = self._clocks.number(self._tensor_engine(str(engine)))
+            self._clocks.acquire(self._warp_number, self._clocks.of(number))
+            return
+        number, known = self._clocks.number(engine), self._clocks.of(self._warp_number)
+        done = bisect.bisect_right(self._tickets.get(number, []), ticket)
+        known[number] = max(known[number], done)
 
     def _tensor_engine(self, name: str) -> str:
         assert self._warp is not None

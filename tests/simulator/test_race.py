@@ -8,7 +8,9 @@ import pytest
 from simulator.checks import Checks
 from simulator.errors import DataRace
 from simulator.policy import POLICIES, Policy
-from tests.simulator.ptx_text import address, run
+from tests.simulator.ptx_text import address, aligned, run
+from tests.simulator.sanitizer.faulty import findings
+from tests.simulator.test_bulk_copy import tensor_map
 
 RACES = Checks(races=True)
 ON_THE_WRITER = "setp.ge.u32 %p0, %t2, 32; @%p0 bra READ;"
@@ -127,6 +129,53 @@ def test_a_copy_is_done_only_when_it_was_waited_for():
     found = races(copied(""))
     assert any("ld.shared.b32 %r1, [%r2]" in race for race in found)
     assert all("write by cp.async" in race for race in found)
+
+
+def two_groups(pending: int, slot: int) -> str:
+    """Two copies in a group each; the element of one of them is read."""
+    return f"""
+        shl.b32 %r2, %t2, 2; mov.b32 %r3, smem; add.u32 %r2, %r2, %r3; add.u32 %r4, %r2, 256;
+        {address("out")}
+        cp.async.ca.shared.global [%r2], [%at0], 4; cp.async.commit_group;
+        cp.async.ca.shared.global [%r4], [%at0], 4; cp.async.commit_group;
+        cp.async.wait_group {pending};
+        ld.shared.b32 %r1, [%r2+{256 * slot}]; cp.async.wait_all;
+    """
+
+
+@pytest.mark.parametrize("policy", ["fair", "run_to_block", "quantum_1"])
+@pytest.mark.parametrize(("pending", "slot"), [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)])
+def test_a_wait_for_groups_covers_no_newer_ones(pending, slot, policy):
+    """Copies are complete at once under these policies, whatever is waited for."""
+    found = races(two_groups(pending, slot), policy=policy)
+    assert bool(found) == (slot >= 2 - pending)
+    assert all("write by cp.async" in race for race in found)
+
+
+def stored(pending: int, form: str) -> list[str]:
+    """Two boxes are stored from shared memory, whose first words are then used again."""
+    body = f"""
+        mov.u32 %r1, smem; add.u32 %r2, %r1, 128; shl.b32 %r3, %lane, 2; add.u32 %r4, %r1, %r3;
+        st.shared.b32 [%r4], %lane; st.shared.b32 [%r4+128], %lane;
+        bar.warp.sync -1; mov.b64 %rd1, map; setp.ne.u32 %p1, %lane, 0; @%p1 bra READY;
+        cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [%rd1, {{0}}], [%r1];
+        cp.async.bulk.commit_group;
+        cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [%rd1, {{32}}], [%r2];
+        cp.async.bulk.commit_group; cp.async.bulk.wait_group{form} {pending};
+        st.shared.b32 [%r1], 7;
+        cp.async.bulk.wait_group{form} 0;
+        READY: bar.sync 0;
+    """
+    out = aligned((64,), "uint32")
+    return findings("races", body, {"map": tensor_map(out, (32,)), "out": out}, shared_bytes=256)
+
+
+@pytest.mark.parametrize("form", ["", ".read"])
+def test_the_source_of_a_bulk_store_is_free_once_its_group_was_waited_for(form):
+    assert stored(0, form) == []
+    assert stored(1, form) == []
+    (race,) = stored(2, form)
+    assert "read by bulk stores of warp 0" in race
 
 
 def test_without_the_check_nothing_is_reported():
