@@ -142,10 +142,10 @@ class Trial:
 
 def executed_lines(kernel: Kernel, asked: Asked) -> frozenset[int]:
     """The PTX lines that one call executes, under the fair schedule."""
-    options = replace(asked.options, profile=True)
+    options = replace(asked.options, coverage=True)
     launches = kernel.run(asked.problem, copy.deepcopy(asked.inputs), options).launches
-    profiles = [launched.profile for launched in launches if launched.profile is not None]
-    return frozenset(line.number for profile in profiles for line in profile.lines if line.executed)
+    covered = [launched.coverage for launched in launches if launched.coverage is not None]
+    return frozenset[int]().union(*(coverage.ptx_lines for coverage in covered))
 
 
 def _wrong(asked: Asked, given: Inputs, output: Output) -> str:

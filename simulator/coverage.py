@@ -95,6 +95,11 @@ class Coverage:
         """The source lines that instructions which ran come from."""
         return frozenset(s for n in self.blocks for s in _sources(self.program.blocks[n]))
 
+    @property
+    def ptx_lines(self) -> frozenset[int]:
+        """The PTX lines of the blocks that ran; a guard may have held in no lane."""
+        return frozenset(node.line for n in self.blocks for node in _nodes(self.program.blocks[n]))
+
     def to_json(self) -> dict[str, Any]:
         """All of it as JSON values."""
         return {

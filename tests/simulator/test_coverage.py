@@ -34,6 +34,12 @@ def covered(bound: int, executor: str = "native", threads: int = 32) -> Coverage
     return run.coverage
 
 
+def test_the_lines_of_what_ran():
+    ran = {TEXT.splitlines()[line - 1].strip() for line in covered(32).ptx_lines}
+    assert {"@%p1 bra OTHER;", "st.global.u32 [%rd1], 1;", "st.global.u32 [%rd1], 3;"} <= ran
+    assert "st.global.u32 [%rd1], 2;" not in ran
+
+
 @pytest.mark.parametrize("executor", ["native", "interpreter"])
 @pytest.mark.parametrize(
     ("bound", "blocks", "edges"),
