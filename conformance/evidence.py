@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -31,7 +32,7 @@ from simulator.launch import Finding
 
 TOOL = "evidence"
 WATCHED_KEYS = 300  # of a problem that runs under every check, by the interpreter
-WATCHED = 4  # problems of so many compilations
+WATCHED = 4  # problems of so many compilations, if nobody asks for more
 
 # Which error ends a run for each check that does not watch; the others name themselves.
 ENDS = {
@@ -58,12 +59,18 @@ def compilations(subject: Subject, drawn: Sequence[Drawn]) -> Iterator[Measureme
             yield Measurement(subject.name, "compilation", name, detail=detail)
 
 
-def sanitizers(subject: Subject, drawn: Sequence[Drawn]) -> Iterator[Measurement]:
-    """Yield what each check found in runs of small problems, all checks on."""
+def sanitizers(
+    subject: Subject, drawn: Sequence[Drawn], most: int = WATCHED
+) -> Iterator[Measurement]:
+    """Yield what each check found in runs of small problems of ``most`` compilations.
+
+    All checks are on. What ran is told on the way, for a run takes seconds.
+    """
     small = [entry for entry in drawn if max(entry[0].seq_lens, default=0) <= WATCHED_KEYS]
     findings: dict[str, list[str]] = {check: [] for check in CHECKS}
-    watched = list(_by_compilation(subject, small).values())[:WATCHED]
-    for problem, recipe, choice in watched:
+    watched = dict(list(_by_compilation(subject, small).items())[:most])
+    for key, (problem, recipe, choice) in watched.items():
+        sys.stderr.write(f"watching {subject.name} {key} under {choice.policy}\n")
         case = subject.case(TOOL, (problem, recipe, replace(choice, checks=tuple(CHECKS))))
         inputs = make_inputs(problem, recipe, choice.seed)
         try:
@@ -112,6 +119,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--kernel", required=True, help="as for the suite")
     parser.add_argument("--profile", default="smoke", help="whose problems; default: smoke")
+    parser.add_argument(
+        "--watched", type=int, default=WATCHED, metavar="N", help="compilations; default: 4"
+    )
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="FOLDER")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -123,10 +133,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (UsageError, ValueError) as error:
         parser.error(str(error))
     with RecordWriter(TOOL, given.results, device=device_text()) as writer:
-        for collect in (compilations, sanitizers):
-            for measurement in collect(subject, drawn):
-                writer.measure(measurement)
-                sys.stdout.write(f"{measurement.topic} {measurement.name}\n")
+        found = sanitizers(subject, drawn, given.watched)
+        for measurement in itertools.chain(compilations(subject, drawn), found):
+            writer.measure(measurement)
+            value = "" if measurement.value is None else f": {measurement.value:g}"
+            sys.stdout.write(f"{measurement.topic} {measurement.name}{value}\n")
+            sys.stdout.flush()
     sys.stdout.write(f"records: {writer.path}\n")
     return 0
 

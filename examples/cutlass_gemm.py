@@ -1,6 +1,6 @@
 """The dense GEMM examples of CUTLASS for Blackwell, as published, run without a GPU and judged.
 
-    PYTHONPATH=. python examples/cutlass_gemm.py --cutlass PATH [--variant NAME] [--races]
+    PYTHONPATH=. python examples/cutlass_gemm.py --cutlass PATH [--variant NAME] [--checks all]
 
 PATH is a checkout of github.com/NVIDIA/cutlass, version 4.7, which is no Python package and must be
 fetched by hand. Its kernel classes are compiled with tensors that have a layout and no memory;
@@ -26,7 +26,7 @@ import torch
 from cutlass import cute
 from cutlass.cute import runtime
 
-from simulator.checks import Checks
+from simulator.checks import CHECKS, PRESETS, Checks
 from simulator.errors import SimulationError
 from simulator.launch import LoadedProgram, Policy, Tensor, launch, load
 
@@ -259,13 +259,16 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--variant", action="append", choices=VARIANTS, help="default: all")
     parser.add_argument("--policy", action="append", choices=POLICIES, help="default: fair")
     parser.add_argument("--seed", type=int, default=0, help="of matrices and policies; default 0")
-    parser.add_argument("--races", action="store_true", help="look for races too: slow")
+    parser.add_argument(
+        "--checks", action="append", choices=(*PRESETS, *CHECKS), help="default: the usual ones"
+    )
     return parser.parse_args()
 
 
 def main() -> None:
     """Run what was asked for and print a line for each run; the exit status says if all is well."""
     asked, wrong = parsed(), 0
+    checks = Checks.of(*asked.checks) if asked.checks else Checks()
     torch.set_num_threads(1)
     for name in asked.variant or VARIANTS:
         variant = VARIANTS[name]
@@ -273,9 +276,7 @@ def main() -> None:
         for policy in asked.policy or POLICIES[:1]:
             torch.manual_seed(asked.seed)
             try:
-                text = str(
-                    run(program, variant, Policy(policy, asked.seed), Checks(True, asked.races))
-                )
+                text = str(run(program, variant, Policy(policy, asked.seed), checks))
             except (SimulationError, ValueError) as error:
                 text, wrong = f"{type(error).__name__}: {error}", wrong + 1
             sys.stdout.write(f"{name:26} {policy:13} {text}\n")

@@ -57,7 +57,8 @@ def swizzled(data: bytes, span: int, start: int = 0) -> np.ndarray:
 # 1. Bulk tensor loads
 
 START = """mov.u32 %r1, smem; add.u32 %r2, %r1, {barrier}; setp.ne.u32 %p1, %t2, 0;
-    @%p1 bra INIT; mbarrier.init.shared.b64 [%r2], 1; INIT: bar.sync 0;"""
+    @%p1 bra INIT; mbarrier.init.shared.b64 [%r2], 1; fence.mbarrier_init.release.cluster;
+    INIT: bar.sync 0;"""
 WAIT = "W: mbarrier.try_wait.parity.shared.b64 %p2, [%r2], 0; @!%p2 bra W;"
 
 
@@ -370,7 +371,8 @@ def store_box(corner: tuple[int, ...], words: int, *, wait: str, hint: bool = Fa
         shl.b32 %r3, %r2, 2; cvt.u64.u32 %rd3, %r3; add.u64 %rd4, %rd2, %rd3;
         ld.global.u32 %r4, [%rd4]; add.u32 %r5, %r1, %r3; st.shared.u32 [%r5], %r4;
         add.u32 %r2, %r2, 32; bra FILL;
-        FILLED: bar.warp.sync -1; setp.ne.u32 %p2, %lane, 0; @%p2 bra DONE;
+        FILLED: fence.proxy.async.shared::cta; bar.warp.sync -1;
+        setp.ne.u32 %p2, %lane, 0; @%p2 bra DONE;
         mov.b64 %rd1, map;
         cp.async.bulk.tensor.{len(corner)}d.global.shared::cta.tile.bulk_group{suffix}
         [%rd1, {{{coordinates}}}], [%r1]{", %rd2" if hint else ""};
