@@ -6,10 +6,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from simulator.commands import covering, profiles, running
+from simulator.commands import covering, debugging, profiles, running, tracing
 from simulator.commands.options import MISUSE
 
-COMMANDS = (running, profiles, covering)
+COMMANDS = (running, profiles, covering, tracing, debugging)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

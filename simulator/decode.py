@@ -46,7 +46,9 @@ def decode(kernel: nodes.Kernel) -> Program:
     decoder.check_supported()
     blocks = _link(decoder.blocks(), decoder)
     offsets, dynamic = _place_shared(kernel.shared)
-    return Program(kernel, tuple(decoder.registers), blocks, offsets, dynamic)
+    return Program(
+        kernel, tuple(decoder.registers), blocks, offsets, dynamic, tuple(decoder.register_names)
+    )
 
 
 def _place_shared(variables: Iterable[nodes.SharedVariable]) -> tuple[dict[str, int], int]:
@@ -173,6 +175,11 @@ class _Decoder:
             self.starts[around] = len(done)
 
     # 2. Operands
+
+    @property
+    def register_names(self) -> Iterable[str]:
+        """The names of the registers, by slot."""
+        return self._slots  # in the order in which they were numbered
 
     def slot(self, register: nodes.Register) -> int:
         """The number of a register."""

@@ -140,7 +140,8 @@ class Block:
 
 @dataclass(frozen=True)
 class Program:
-    """A decoded kernel. ``registers`` holds the declared type of each slot.
+    """A decoded kernel. ``registers`` holds the declared type of each slot, ``register_names`` the
+    PTX's names.
 
     Block ``len(blocks)`` stands for the exit. ``shared_offsets`` places the shared variables;
     the dynamic one starts at ``dynamic_shared_offset``.
@@ -151,6 +152,7 @@ class Program:
     blocks: tuple[Block, ...]
     shared_offsets: dict[str, int]
     dynamic_shared_offset: int
+    register_names: tuple[str, ...] = ()
 
     def instruction(self, block: int, position: int) -> nodes.Instruction | None:
         """The instruction at a position in a block; at its end the last one that it has.

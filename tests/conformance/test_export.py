@@ -1,5 +1,6 @@
 """A case of the suite as a saved call: the call gives the case's result, also where it fails."""
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -68,3 +69,26 @@ def test_wrong_use_of_the_command_names_argument_and_limit(tmp_path: Path, capsy
     with pytest.raises(SystemExit):
         main([str(tmp_path / "call"), "--kernel", "optimized", "--number", "999"])
     assert "--number: 999 is outside [1, " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("keys", "overlaps"), [(1024, True), (64, False)])
+def test_a_pipeline_of_many_tiles_loads_while_it_multiplies(
+    tmp_path: Path, keys: int, overlaps: bool
+) -> None:
+    """The K tiles of our kernel are loaded ahead; with one tile there is nothing to load ahead."""
+    problem = replace(PROBLEM, page_size=128, seq_lens=(keys,))
+    subject = cases.subject(Optimized())
+    drawn = (problem, Recipe(), Choice(3, 1, num_splits=1))
+    export(subject, subject.case(COMPLETES, drawn), tmp_path / "call")
+    done = simulator("trace", str(tmp_path / "call"), "--json", str(tmp_path / "trace.json"))
+    assert done.returncode == 0, done.stderr
+    pairs: dict[str, list[dict]] = {}
+    for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]:
+        if event["ph"] in "be":
+            pairs.setdefault(event["id"], []).append(event)
+    in_flight: dict[str, set[int]] = {"load": set(), "mma": set()}
+    for begin, end in pairs.values():
+        in_flight.setdefault(begin["cat"], set()).update(range(begin["ts"], end["ts"]))
+    assert in_flight["load"]
+    assert in_flight["mma"]
+    assert bool(in_flight["load"] & in_flight["mma"]) == overlaps
