@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from hypothesis.database import ExampleDatabase
 from hypothesis.strategies import SearchStrategy
 
 from conformance.kernel import Kernel
@@ -78,18 +79,19 @@ class Campaign:
         earlier: Iterable[CaseResult] = (),
         seconds_before: float = 0.0,
     ) -> None:
-        self._hunt, self._corpus, self._budget, self._seed = hunt, corpus, budget, seed
+        self._hunt, self._corpus, self._budget, self.seed = hunt, corpus, budget, seed
         self._progress = progress
         self._before = seconds_before
         self._started = time.monotonic()
         self._measured = self._started
         self._lock = threading.RLock()
-        self._over = threading.Event()
+        self._over, self._ended = threading.Event(), threading.Event()
         self._error: BaseException | None = None
         self._growth = Growth()
         self._found: dict[Signature, list[Case]] = {}
         self._minimal: dict[tuple[str, str], Entry] = {}
         self._shrinking: queue.Queue[CaseResult] = queue.Queue()
+        self._unshrunk: list[CaseResult] = []
         self._asked: set[tuple[str, str]] = set()
         self._bad: dict[str, Answer] = {}
         self._executors: list[Executor] = []
@@ -117,11 +119,22 @@ class Campaign:
         """What was reached so far."""
         return self._growth
 
-    def run(self, workers: int) -> int:
-        """Run the campaign with so many searches; how it ended, as an exit code."""
+    @property
+    def database(self) -> ExampleDatabase:
+        """The buffers that this campaign shares with others that draw alike."""
+        return self._corpus.database(self._hunt.name)
+
+    def tell(self, text: str) -> None:
+        """Say something that stays."""
+        self._progress.tell(text)
+
+    def run(self, workers: int, search: Callable[[Campaign, int], None] | None = None) -> int:
+        """Run so many searches, each by ``search`` or else here; how it ended, as an exit code."""
         with self._records:
             threads = [
-                threading.Thread(target=self._guarded, args=(self._search, number))
+                threading.Thread(
+                    target=self._guarded, args=(search or Campaign.search, self, number)
+                )
                 for number in range(workers)
             ]
             shrinker = threading.Thread(target=self._guarded, args=(self._shrink,))
@@ -150,6 +163,9 @@ class Campaign:
                 self._measure()
             if self._is_spent():
                 self._over.set()
+                # A case that failed is first raised to hypothesis, which keeps its buffer.
+                if not answer.result.is_bad:
+                    raise _Over
         return is_new
 
     def _write(self, answer: Answer) -> bool:
@@ -172,9 +188,16 @@ class Campaign:
             self._corpus.add(Entry(result, False, self._hunt.options))
         if signature.kind not in self._asked:
             self._asked.add(signature.kind)
-            self._shrinking.put(result)
-        if self._budget.stop_at_first:
-            self._over.set()
+            self._unshrunk.append(result)
+
+    def shrink_found(self) -> None:
+        """Have what was found shrunk, now that its buffer is in the database."""
+        with self._lock:
+            for result in self._unshrunk:
+                self._shrinking.put(result)
+            self._unshrunk.clear()
+            if self._found and self._budget.stop_at_first:
+                self._over.set()
 
     def _is_spent(self) -> bool:
         cases = self._budget.cases
@@ -183,13 +206,15 @@ class Campaign:
     def _seconds_left(self) -> float:
         return self._budget.seconds - self._before - (time.monotonic() - self._started)
 
-    def _search(self, number: int) -> None:
+    def search(self, number: int) -> None:
+        """Search in this thread, with a worker, until the campaign is over."""
         executor = self._executor()
         # A campaign that is resumed draws on, instead of drawing the same again.
-        seed = f"{self._seed} {number} {self._growth.cases}"
-        database = self._corpus.database(self._hunt.name)
-        search = Search(self._hunt.strategy, executor, self.take, seed=seed, database=database)
-        search.run()
+        seed = f"{self.seed} {number} {self._growth.cases}"
+        Search(
+            self._hunt.strategy, executor, self.take, self.shrink_found,
+            seed=seed, database=self.database,
+        ).run()  # fmt: skip
 
     def _shrink(self) -> None:
         """Shrink what is found until the search is over and nothing is left."""
@@ -202,9 +227,8 @@ class Campaign:
                     return
                 continue
             if shrinker is None:
-                database = self._corpus.database(self._hunt.name)
                 shrinker = Shrinker(
-                    self._hunt.strategy, self._hunt.kernel, self._judged(), database
+                    self._hunt.strategy, self._hunt.kernel, self._judged(), self.database
                 )
             result, is_minimal = shrinker.shrink(found, self._budget.shrink_seconds)
             entry = Entry(result, is_minimal, self._hunt.options)
@@ -232,7 +256,8 @@ class Campaign:
         except _Over:
             return
         except BaseException as error:
-            if not self._over.is_set() or isinstance(error, StorageError):
+            # A worker that is ended in mid-case fails, as it should.
+            if not self._ended.is_set() or isinstance(error, StorageError):
                 self._error = self._error or error
             self._over.set()
 
@@ -250,6 +275,7 @@ class Campaign:
                 shrinker.join(timeout=0.5)
         except KeyboardInterrupt:
             self._progress.tell("interrupted: the smallest failures so far are kept")
+        self._ended.set()
         with self._lock:
             executors = list(self._executors)
         for executor in executors:
@@ -264,7 +290,7 @@ class Campaign:
             Measurement(
                 self._hunt.kernel_name,
                 "fuzz",
-                f"{self._hunt.name} seed {self._seed}",
+                f"{self._hunt.name} seed {self.seed}",
                 float(self._growth.cases),
                 "cases",
                 {

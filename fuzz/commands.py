@@ -19,6 +19,7 @@ from conformance.session import make_subject, records_to_resume
 from conformance.strategies import Choice
 from fuzz.baseline import Pair, Speed, find_baseline
 from fuzz.campaign import FOUND, NOTHING_FOUND, Budget, Campaign, Hunt
+from fuzz.cluster import Cluster
 from fuzz.corpus import Corpus, Entry
 from fuzz.draw import cases, scheduled
 from fuzz.export import export
@@ -32,15 +33,25 @@ from reports.records import Case, CaseResult
 
 def run(options: argparse.Namespace) -> int:
     """Search for cases that a kernel fails."""
+    if options.ray is None:
+        return _campaign(options, hunt_of(options))
+    cluster = Cluster(options.ray, options.workers, options)
+    try:
+        return _campaign(options, hunt_of(options), cluster.search)
+    finally:
+        cluster.close()
+
+
+def hunt_of(options: argparse.Namespace) -> Hunt:
+    """What ``run`` searches with these options."""
     subject = make_subject(options.kernel, options.engine)
-    hunt = Hunt(
+    return Hunt(
         f"run {options.kernel} {options.profile}",
         options.kernel,
         subject.kernel,
         cases(subject, options.profile),
         lambda: Worker(options.kernel, subject.engine.engine, _limits(options)),
     )
-    return _campaign(options, hunt)
 
 
 def diff(options: argparse.Namespace) -> int:
@@ -133,7 +144,11 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
 }
 
 
-def _campaign(options: argparse.Namespace, hunt: Hunt) -> int:
+def _campaign(
+    options: argparse.Namespace,
+    hunt: Hunt,
+    search: Callable[[Campaign, int], None] | None = None,
+) -> int:
     """Run a campaign and say what came of it."""
     corpus = _corpus(options)
     corpus.require_writable()
@@ -143,7 +158,7 @@ def _campaign(options: argparse.Namespace, hunt: Hunt) -> int:
         hunt, corpus, _budget(options), seed=options.seed, results=Path(options.results),
         progress=progress, earlier=earlier, seconds_before=seconds,
     )  # fmt: skip
-    code = campaign.run(options.workers)
+    code = campaign.run(options.workers, search)
     progress.tell(line(campaign.growth, campaign.findings))
     for entry in campaign.minimal:
         print(f"{entry.signature}: {entry.case.id}{'' if entry.is_minimal else ' (not minimal)'}")

@@ -13,7 +13,7 @@ from conformance import matrix
 from conformance.judge import Subject
 from conformance.kernel import Kernel
 from conformance.properties import COMPLETES
-from conformance.relations import RELATION_NAMES
+from conformance.relations import GPU_RELATIONS, RELATION_NAMES
 from conformance.strategies import Choice, Drawn, problems
 from reference.problem import MAX_HEADS, Recipe
 from reports.records import Case
@@ -28,7 +28,8 @@ FIXED_POLICIES = ("late", "run_to_block", "quantum_1")
 MOST_DELAYS = 3
 DEEPEST_PCT = 4
 RELATION_SHARE = (False, False, False, True)  # a relation costs several runs
-TOO_LARGE = ("pools_may_be_large",)  # fills gigabytes: one case would cost what a hundred do
+# Gigabytes of pool, where one case would cost what a hundred do; and what only a GPU can show.
+LEFT_OUT = ("pools_may_be_large", *GPU_RELATIONS)
 SEEDS = st.integers(0, 2**32 - 1)
 
 
@@ -48,7 +49,7 @@ def _cases(draw: st.DrawFn, subject: Subject, problems: st.SearchStrategy[Drawn]
     problem, recipe, choice = draw(problems)
     name = COMPLETES
     if draw(st.sampled_from(RELATION_SHARE)):
-        name = draw(st.sampled_from([name for name in RELATION_NAMES if name not in TOO_LARGE]))
+        name = draw(st.sampled_from([name for name in RELATION_NAMES if name not in LEFT_OUT]))
     case = subject.case(name, (problem, recipe, choice))
     if case.engine != "simulator":
         return case

@@ -66,10 +66,10 @@ class Bench:
     """A kernel under test on its engine, with what it is compared with."""
 
     def __init__(self, kernel: str, engine: str) -> None:
-        subject = make_subject(kernel, engine)
-        self._kernel = subject.kernel
-        self._watched = _Watched(subject.kernel)
-        self._subject = replace(subject, kernel=cast(Kernel, self._watched))
+        self.subject = make_subject(kernel, engine)
+        self._kernel = self.subject.kernel
+        self._watched = _Watched(self._kernel)
+        self._seen = replace(self.subject, kernel=cast(Kernel, self._watched))
         self._fair: dict[str, Output] = {}
 
     def compile(self, case: Case) -> None:
@@ -82,7 +82,7 @@ class Bench:
         """The verdict of the suite: on all properties of a run, or on one relation."""
         results: list[CaseResult] = []
         self._watched.runs.clear()
-        Judge(results.append).judge(self._subject, case)
+        Judge(results.append).judge(self._seen, case)
         return self._answer(_decisive(results))
 
     def output(self, case: Case) -> Answer:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import hypothesis
@@ -43,19 +43,24 @@ Take = Callable[[Answer], bool]
 
 
 class Search:
-    """Searches with one executor. ``take`` raises what ends the search."""
+    """Searches with one executor. ``take`` raises what ends the search.
+
+    ``failed`` is called when the buffer of a case that failed is in the database.
+    """
 
     def __init__(
         self,
         strategy: SearchStrategy[Case],
         executor: Executor,
         take: Take,
+        failed: Callable[[], None] = lambda: None,
         *,
         seed: str,
         database: ExampleDatabase,
     ) -> None:
         self._executor = executor
         self._take = take
+        self._failed = failed
         self._rng = random.Random(seed)
         self._database = database
         self._is_new = False
@@ -66,13 +71,21 @@ class Search:
         self._feed = judged.hypothesis.fuzz_one_input  # type: ignore[attr-defined]
 
     def run(self) -> None:
-        """Search until ``take`` raises; buffers that are known already come first."""
+        """Search until ``take`` raises."""
+        for _ in self.turns():
+            pass
+
+    def turns(self) -> Iterator[None]:
+        """Search, a case or a climb at a time, without end; buffers that were kept come first."""
         for buffer in sorted(self._database.fetch(SEEDS_KEY), key=lambda b: (len(b), b)):
             self.explore(buffer)
+            yield
         while True:
             for _ in range(EXPLORE):
                 self.explore(self._next())
+                yield
             self._climb_once()
+            yield
 
     def explore(self, buffer: bytes) -> None:
         """Judge the case in a buffer, and keep the buffer if that reached something new."""
@@ -80,6 +93,7 @@ class Search:
         try:
             kept = self._feed(buffer)
         except Fault:
+            self._failed()
             return
         if kept and self._is_new:
             self._pool.append(kept)
@@ -89,7 +103,7 @@ class Search:
         try:
             hypothesis.seed(self._rng.getrandbits(64))(self._climb)()
         except Fault:
-            return
+            self._failed()
 
     def _judge(self, case: Case) -> None:
         answer = self._executor.run(case)

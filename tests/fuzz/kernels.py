@@ -16,6 +16,7 @@ import torch
 from conformance.kernel import Output, Plan, RunOptions
 from reference.inputs import Inputs
 from reference.problem import Problem
+from simulator.errors import Location, OutOfBounds
 from tests.conformance.fake_kernel import FakeKernel, right
 
 NAME = "tests/fuzz/kernels.py:{}"
@@ -46,6 +47,18 @@ def wrong_if_large() -> FakeKernel:
     def compute(problem: Problem, inputs: Inputs) -> Output:
         output = right(problem, inputs)
         return replace(output, lse=output.lse + 1.0) if is_large(problem) else output
+
+    return Any16Bit(compute)
+
+
+def two_faults() -> FakeKernel:
+    """Wrong with many heads, and an access out of bounds with several tokens."""
+
+    def compute(problem: Problem, inputs: Inputs) -> Output:
+        if problem.dims.seq_len_q > 2:
+            raise OutOfBounds("read of 16 bytes past kv_cache", Location(kernel="f", ptx_line=17))
+        output = right(problem, inputs)
+        return replace(output, lse=output.lse + 1.0) if problem.dims.num_heads > 30 else output
 
     return Any16Bit(compute)
 
@@ -103,12 +116,12 @@ def unlucky() -> FakeKernel:
 
 
 class Other(Any16Bit):
-    """One bit of the output is another, well within the bounds."""
+    """One bit of the LSE is another, well within the bounds."""
 
     def run(self, problem: Problem, inputs: Inputs, options: RunOptions) -> Output:
         output = right(problem, inputs)
-        if output.out.numel():
-            output.out.view(-1).view(torch.uint8)[0] ^= 1
+        if output.lse.numel():
+            output.lse.view(-1).view(torch.uint8)[0] ^= 1
         return output
 
 
