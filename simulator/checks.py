@@ -8,19 +8,19 @@ from typing import Final, Literal, get_args
 CHECKS: Final = {
     "bounds": "every access lies in an allocation, and bulk copies start inside strict tensors",
     "initialisation": "nothing unwritten is read from shared memory, TMEM or output buffers",
-    "races": "accesses to shared memory and TMEM are ordered (interpreted; several times slower)",
+    "races": "accesses to shared memory and TMEM are ordered (several times slower)",
     "proxy": "MMAs and bulk stores read no shared memory that was stored to without "
-    "fence.proxy.async (interpreted)",
+    "fence.proxy.async",
     "mbarriers": "a live mbarrier is touched by mbarrier operations alone, and each of its phases "
-    "is seen to end, by nobody too late (interpreted)",
-    "publication": "the initialisation of an mbarrier is visible to whoever uses it (interpreted)",
-    "named_barriers": "no warp arrives twice at a barrier that has not opened (interpreted)",
-    "registers": "setmaxnreg is executed by whole warpgroups, within the CTA's pool (interpreted)",
-    "tensor_memory": "TMEM is allocated and freed as PTX demands (interpreted)",
+    "is seen to end, by nobody too late",
+    "publication": "the initialisation of an mbarrier is visible to whoever uses it",
+    "named_barriers": "no warp arrives twice at a barrier that has not opened",
+    "registers": "setmaxnreg is executed by whole warpgroups, within the CTA's pool",
+    "tensor_memory": "TMEM is allocated and freed as PTX demands",
     "tensor_order": "tcgen05.wait and tcgen05.fence order accesses to TMEM by the letter of PTX, "
-    "which public kernels often do not keep (interpreted)",
+    "which public kernels often do not keep",
     "grid_order": "a grid that may start early touches global memory after griddepcontrol.wait "
-    "only (interpreted)",
+    "only",
     "deadlock": "a launch that can make no progress is stopped and its warps are listed",
 }
 """The checks by name. ``bounds`` and ``deadlock`` cost nothing and are always on."""
@@ -49,7 +49,7 @@ OnFinding = Literal["finish", "raise", "collect"]
 class Checks:
     """The switchable checks of a simulation. Raises ``ValueError`` for an unknown ``on_finding``.
 
-    All but ``initialisation`` watch the execution, for which the interpreter is needed.
+    All but ``initialisation`` watch the execution, which then takes several times as long.
     """
 
     initialisation: bool = True

@@ -66,8 +66,8 @@ INSTRUCTION_LIMIT = 10**10
 ExecutorName = Literal["auto", "interpreter", "native"]
 """Who runs the warps: the specification, or native code with the same results.
 
-``auto`` is native code, but the interpreter for checks that watch every access. See
-docs/simulator/native.md.
+``auto`` is native code, but the interpreter for a profile and where something watches that is no
+check, so that it sees warps between events as they are. See docs/simulator/native.md.
 """
 
 
@@ -181,7 +181,7 @@ def launch(
     and the errors of ``simulator.errors`` for what goes wrong on the simulated device.
     """
     asked = _Asked(profile, coverage, watch)
-    is_native = _is_native(executor, checks, asked)
+    is_native = _is_native(executor, asked)
     if save_to is not None:
         save(program.call(arguments, policy, checks), save_to)
     captured: list[CapturedLaunch] = []
@@ -251,7 +251,7 @@ def launch_kernel(
         raise ValueError(f"name None: the text has kernels {sorted(kernels)}")
     decoded = decode(kernels[name] if name else next(iter(kernels.values())))
     asked = _Asked(profile, coverage, watch)
-    is_native = _is_native(executor, checks, asked)
+    is_native = _is_native(executor, asked)
     interpreter = NativeExecutor(decoded) if is_native else Interpreter(decoded)
     params = interpreter.program.kernel.params
     if len(arguments) != len(params):
@@ -284,15 +284,12 @@ class _Asked:
     watch: Callable[[], Observer] | None = None
 
 
-def _is_native(executor: ExecutorName, checks: Checks, asked: _Asked) -> bool:
-    if executor == "native" and checks.watching:
-        names = " and ".join(checks.watching)
-        raise ValueError(f"checks: {names} are found by executor 'interpreter' alone")
+def _is_native(executor: ExecutorName, asked: _Asked) -> bool:
     if executor == "native" and asked.profile:
         raise ValueError("profile: counted by executor 'interpreter' alone")
-    if executor == "native" and asked.watch:
-        raise ValueError("watch: told by executor 'interpreter' alone")
-    return executor != "interpreter" and not (checks.watching or asked.profile or asked.watch)
+    if executor == "auto":
+        return not (asked.profile or asked.watch)
+    return executor == "native"
 
 
 def _bytes(argument: Tensor | int | bytes, size: int) -> bytes:

@@ -5,7 +5,7 @@ loop runs warps from record to record. What has no native form, and every error,
 instruction table's own function, called by way of the interpreter. So this executor never decides
 anything about PTX by itself, and an instruction that only the table knows works at once.
 
-A cluster that is observed (the race check) is left to the interpreter as a whole.
+Where an observer watches a cluster, all that it is told of is left to the table's functions too.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class NativeExecutor(Interpreter):
         super().__init__(program)
         library = shared_library() if library is None else library
         functions = library.functions(forms(program))
-        self._image = Image(program, lay_out(program), functions, library.python)
+        self._layout, self._functions, self._asks = lay_out(program), functions, library.python
+        self._images: dict[bool, Image] = {}
         self._run_warp: Callable[[int], int] = _PROTOTYPE(library.run_warp)
         self._run_rounds: Callable[[int], int] = _PROTOTYPE(library.run_rounds)
         self._single: dict[tuple[int, int, bool], Callable[..., Any]] = {}
@@ -60,31 +61,29 @@ class NativeExecutor(Interpreter):
     def start_counting(self) -> None:
         """Count from zero; native code always counts, in its blocks."""
         super().start_counting()
-        for block in self._image.blocks:
-            block.executed = block.taken = block.passed = 0
+        for image in self._images.values():
+            for block in image.blocks:
+                block.executed = block.taken = block.passed = 0
 
     def stop_counting(self) -> Counters | None:
         """What native code and Python have counted together."""
         counters = super().stop_counting()
         if counters is None:
             return None
-        for number in range(len(self.program.blocks)):
-            block = self._image.blocks[number]
-            counters.executed[number] += block.executed
-            counters.taken[number] += block.taken
-            counters.passed[number] += block.passed
+        for image in self._images.values():
+            for number in range(len(self.program.blocks)):
+                block = image.blocks[number]
+                counters.executed[number] += block.executed
+                counters.taken[number] += block.taken
+                counters.passed[number] += block.passed
         return counters
 
     def begin(self, cluster: Cluster) -> None:
-        """Registers are native, unless the cluster is observed."""
-        if cluster.observer is not None:
-            super().begin(cluster)
+        """Nothing to do: registers are native."""
 
     def rounds(self, live: list[Warp], *, idle: bool, budget: int, sleep: int) -> Round | None:
         """Rounds of a cluster's warps; see ``Interpreter.rounds``."""
         cluster = live[0].cta.cluster
-        if cluster.observer is not None:
-            return None
         native = self._attached(cluster)
         native.state.sleep = sleep
         native.begin_rounds(live, idle=idle, turn_blocks=budget, rounds=_ROUNDS)
@@ -94,6 +93,8 @@ class NativeExecutor(Interpreter):
             if code == DONE_ROUND:
                 return native.end_rounds()
             warp = native.acting()
+            if cluster.observer is not None:
+                cluster.observer.turn(warp)
             try:
                 goes_on = self._python(code, warp, native.warps[warp])
             except Exception as error:
@@ -102,44 +103,50 @@ class NativeExecutor(Interpreter):
 
     def bring_back(self, live: list[Warp]) -> None:
         """Bring what native code holds of the warps' state back into ``live``."""
-        cluster = live[0].cta.cluster
-        if cluster.observer is None:
-            native = self._attached(cluster)
-            for warp in live:
-                native.warps[warp].write_back(warp)
+        native = self._attached(live[0].cta.cluster)
+        for warp in live:
+            native.warps[warp].write_back(warp)
 
     def _turn(self, warp: Warp, budget: int) -> None:
-        cluster = warp.cta.cluster
-        if cluster.observer is not None:
-            super()._turn(warp, budget)
-            return
-        native = self._attached(cluster)
+        native = self._attached(warp.cta.cluster)
         mine = native.warps[warp]
         mine.state.budget, mine.state.advanced, mine.state.blocked = budget, 0, 0
         native.refresh()
         native.state.step = BEGIN_TURN
         while True:
             code = self._run_warp(mine.address)
+            native.tell_python()
             if code in _FINISHED or not self._python(code, warp, mine):
                 break
-        native.tell_python()
         mine.write_back(warp)
 
     def _attached(self, cluster: Cluster) -> NativeCluster:
         """The native side of a cluster; that of a finished one is used again."""
         native = self._cluster
         if native is None or not native.holds(cluster):
-            if native is None or not native.take(cluster):
-                native = NativeCluster(cluster, self._image, self.program.registers)
+            image = self._image(watched=cluster.observer is not None)
+            if native is None or native.image is not image or not native.take(cluster):
+                native = NativeCluster(cluster, image, self.program.registers)
             self._cluster = native
         return native
+
+    def _image(self, *, watched: bool) -> Image:
+        """The program's records, for clusters that are observed or for others."""
+        image = self._images.get(watched)
+        if image is None:
+            image = self._images[watched] = Image(
+                self.program, self._layout, self._functions, self._asks, watched=watched
+            )
+        return image
 
     # What native code leaves to Python
 
     def _python(self, code: int, warp: Warp, mine: NativeWarp) -> bool:
-        """Do the step that native code asks for; whether the turn goes on."""
+        """Do the step that native code asks for; whether the turn goes on.
+
+        Python's side of the cluster is up to date.
+        """
         cluster = mine.cluster
-        cluster.tell_python()
         mine.write_back(warp)
         if code == AT_EXIT:
             warp.exit_lanes()
@@ -168,7 +175,7 @@ class NativeExecutor(Interpreter):
                 warp.block = block.terminator.target
                 warp.advanced = warp.advanced or not warp.polling
         else:
-            place = self._image.places[mine.state.resume]
+            place = mine.cluster.image.places[mine.state.resume]
             self._one(place.block, place.position, warp)
             mine.state.resume = place.following
         return goes_on

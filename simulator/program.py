@@ -6,9 +6,11 @@ graph of basic blocks, each with the block where diverged lanes meet again.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from simulator.errors import Location
 from simulator.isa.table import Entry
 from simulator.ptx import nodes
 
@@ -153,6 +155,21 @@ class Program:
     shared_offsets: dict[str, int]
     dynamic_shared_offset: int
     register_names: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def _places(self) -> dict[tuple[int, int], Location]:
+        return {}
+
+    def place(self, block: int, position: int) -> Location:
+        """Where in the program the ``instruction`` there is."""
+        found = self._places.get((block, position))
+        if found is None:
+            node, kernel = self.instruction(block, position), self.kernel.name
+            found = (
+                Location(kernel, node.line, node.text(), node.source) if node else Location(kernel)
+            )
+            self._places[block, position] = found
+        return found
 
     def instruction(self, block: int, position: int) -> nodes.Instruction | None:
         """The instruction at a position in a block; at its end the last one that it has.

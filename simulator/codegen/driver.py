@@ -176,8 +176,11 @@ class _Driver(_Builder):
         self.leave(EXITED)
 
     def _refuse_exit(self, cta: Value) -> None:
-        """Leave it to Python if a barrier awaits the lanes, or has counted them."""
+        """Leave it to Python if a barrier awaits the lanes, or has counted them, or one watches."""
         uncommon = self.b.icmp_signed(">=", self.warp("cluster_ticket"), ir.Constant(I64, 0))
+        cluster = self.b.inttoptr(self.warp("cluster"), POINTER)
+        watched = self.field(cluster, ClusterState, "watched")
+        uncommon = self.b.or_(uncommon, self.b.not_(self.equal(watched, 0)))
         for number in range(16):
             held = self.load_named(cta, number)
             exists = self.b.icmp_signed("!=", held, ir.Constant(I64, 0))

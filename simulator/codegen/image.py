@@ -17,6 +17,7 @@ import numpy.typing as npt
 from simulator.codegen.emit import ADDRESS_LIMIT, Form
 from simulator.codegen.families import translation
 from simulator.codegen.state import BRANCH, EXIT, GOTO, HEADER_WORDS, WAIT, BlockState
+from simulator.codegen.watched import tells
 from simulator.isa.table import TABLE
 from simulator.isa.values import BITS, STORAGE
 from simulator.machine.cluster import Dim3
@@ -219,11 +220,17 @@ class Image:
     """
 
     def __init__(
-        self, program: Program, layout: Layout, functions: Mapping[Form, int], python: int
+        self,
+        program: Program,
+        layout: Layout,
+        functions: Mapping[Form, int],
+        python: int,
+        *,
+        watched: bool = False,
     ) -> None:
         """``functions`` holds the address of each form, ``python`` that of a function that asks for
-        Python."""
-        self.layout = layout
+        Python; that is for all that an observer is told of, if the image is to be ``watched``."""
+        self.layout, self.watched = layout, watched
         self.named_barriers = _named_barriers(program)
         names = {o.entry.mnemonic for block in program.blocks for o in operations(block)}
         self.grid_is_fixed = not any(name.startswith(_TAKES_OVER) for name in names)
@@ -254,7 +261,7 @@ class Image:
         self, operation: Operation, position: int, functions: Mapping[Form, int], python: int
     ) -> list[int]:
         form = form_of(operation)
-        if form is None:
+        if form is None or (self.watched and tells(operation.entry)):
             return [python, 8 * HEADER_WORDS, position]
         operands = [0 if t.slot is None else self.layout.words[t.slot] for t in operation.targets]
         operands += [self._word(v) for s in operation.sources for v in leaves(s)]

@@ -170,7 +170,8 @@ class NativeCluster:
     def __init__(self, cluster: Cluster, image: Image, kinds: tuple[str, ...]) -> None:
         self.state = ClusterState()
         self.address = ctypes.addressof(self.state)
-        self._image = image
+        self.image = self._image = image
+        self.state.watched = image.watched
         self._ctas = (CtaState * len(cluster.ctas))()
         self._order = (ctypes.c_int64 * len(cluster.warps))()
         self._all = (ctypes.c_int64 * len(cluster.warps))()
@@ -364,7 +365,8 @@ class NativeCluster:
     def _prepare_successors(self) -> None:
         """Let native code begin clusters of the grid by itself, if it can know which they are."""
         cluster, image = self.cluster, self._image
-        if not (cluster.waiting and cluster.asynchronous.is_eager and image.grid_is_fixed):
+        knows = cluster.asynchronous.is_eager and image.grid_is_fixed and not image.watched
+        if not (cluster.waiting and knows):
             return
         indices = np.array(list(itertools.islice(cluster.waiting, _SUCCESSORS)))
         self._rows = np.empty((*indices.shape[:2], image.layout.cta_special_bytes), np.uint8)

@@ -65,7 +65,8 @@ class ClusterState(ctypes.Structure):
     mbarriers nor TMEM: so many rows of ``special_bytes`` for each CTA, from ``special_rows``, hold
     their special registers, which a warp has behind its ``register_bytes``. ``begun`` counts those
     it has begun since Python looked; ``past_instructions`` and ``past_polls`` are of warps that
-    ended before. All ``warp_total`` states are listed at ``all_warps``.
+    ended before. All ``warp_total`` states are listed at ``all_warps``. Of a cluster that is
+    ``watched`` exits are Python's.
     """
 
     _fields_ = tuple((name, ctypes.c_int64) for name in (
@@ -75,6 +76,7 @@ class ClusterState(ctypes.Structure):
         "completed", "mma", "mma_flop", "tma_loads", "tma_load_bytes",
         "successors", "begun", "special_rows", "special_bytes", "register_bytes",
         "all_warps", "warp_total", "cta_list", "cta_total", "past_instructions", "past_polls",
+        "watched",
     ))  # fmt: skip
 
 

@@ -152,7 +152,8 @@ def mbarrier_wait(warp: Warp, mask: Mask | None, address: Array, parity: Array, 
     passed = np.zeros(LANES, bool)
     missing = None
     for barrier, lanes in barriers(warp, mask, address, s):
-        passed[lanes] = [barrier.passed(int(p)) for p in parity[lanes]]
+        for value in dict.fromkeys((parity[lanes] & 1).tolist()):
+            passed[lanes[parity[lanes] & 1 == value]] = barrier.passed(value)
         if missing is None and not passed[lanes].all():
             first = int(parity[lanes[~passed[lanes]][0]])
             missing = (barrier, f"the end of the phase of parity {first & 1}")

@@ -291,15 +291,10 @@ class Cluster:
 
     def site(self, warp: Warp, position: int | None = None) -> Location:
         """Where ``warp`` is: the instruction that runs, or the one at ``position`` of its block."""
-        program = self.launch.program
-        node = program.instruction(warp.block, warp.position if position is None else position)
+        position = warp.position if position is None else position
+        place = self.launch.program.place(warp.block, position)
         return Location(
-            kernel=program.kernel.name,
-            ptx_line=node.line if node else None,
-            ptx_text=node.text() if node else None,
-            source=node.source if node else None,
-            cta=warp.cta.index,
-            warp=warp.rank,
+            place.kernel, place.ptx_line, place.ptx_text, place.source, warp.cta.index, warp.rank
         )
 
 

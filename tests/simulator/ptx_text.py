@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from simulator.checks import USUAL, Checks
+from simulator.checks import Checks
 from simulator.errors import SimulationError
 from simulator.launch import Extent, KernelRun, Tensor, launch_kernel
 from simulator.policy import Policy
@@ -73,12 +73,11 @@ def run(
 
     start = [array.copy() for array in arrays]
     specified, expected = run_with("interpreter")
-    if not options.get("checks", USUAL).watching:  # which native code does not find
-        for array, content in zip(arrays, start, strict=True):
-            array[...] = content
-        native, written = run_with("native")
-        assert written == expected
-        assert _facts(native) == _facts(specified)
+    for array, content in zip(arrays, start, strict=True):
+        array[...] = content
+    native, written = run_with("native")
+    assert written == expected
+    assert _facts(native) == _facts(specified)
     if isinstance(specified, SimulationError):
         raise specified
     return specified
@@ -90,7 +89,7 @@ def _facts(outcome: KernelRun | SimulationError) -> tuple[object, ...]:
     Where a loop is when a limit is reached does: native code looks at it now and then.
     """
     if not isinstance(outcome, SimulationError):
-        return (outcome.counts, outcome.warp_instructions, outcome.polls)
+        return (outcome.counts, outcome.warp_instructions, outcome.polls, outcome.findings)
     return (type(outcome), "" if "endless loop" in outcome.message else str(outcome))
 
 

@@ -71,13 +71,6 @@ def test_the_message_of_a_race():
     assert str(caught.value.findings[0]) == RACE
 
 
-def test_native_code_refuses_checks_that_watch():
-    with pytest.raises(
-        ValueError, match="races and proxy and grid_order are found by executor 'interpreter'"
-    ):
-        launch_kernel(RACY, Extent(), [0], checks=Checks.of("racecheck"), executor="native")
-
-
 # Presets
 
 TMEM = "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r1], {};\n"
