@@ -20,7 +20,8 @@ import torch
 
 from conformance.judge import Subject, run_options
 from conformance.kernel import UsageError, choose_engine, load_kernel
-from conformance.known_limits import load_limits
+from conformance.known_limits import facts, load_limits
+from conformance.properties import COMPLETES
 from conformance.resources import resources
 from conformance.session import device_text
 from conformance.strategies import Drawn, covering_array
@@ -96,6 +97,17 @@ def ptx_digest(ptx: str) -> str:
     return hashlib.sha256("\n".join(kept).encode()).hexdigest()
 
 
+def runnable(subject: Subject, drawn: Sequence[Drawn]) -> tuple[Drawn, ...]:
+    """Return the problems that no known limit says the kernel will not even complete."""
+
+    def completes(entry: Drawn) -> bool:
+        case = subject.case(COMPLETES, entry)
+        run = facts(case, entry[2].num_splits or 1)
+        return not any(limit.concerns(COMPLETES, run) for limit in subject.limits)
+
+    return tuple(entry for entry in drawn if completes(entry))
+
+
 def _by_compilation(subject: Subject, drawn: Sequence[Drawn]) -> dict[str, Drawn]:
     """Return the first problem of each compilation, by the name of that."""
     first: dict[str, Drawn] = {}
@@ -129,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kernel = load_kernel(given.kernel)
         engine = choose_engine(kernel, "simulator", None)
         subject = Subject(given.kernel, kernel, engine, load_limits(kernel.name))
-        drawn = covering_array(given.profile, kernel)
+        drawn = runnable(subject, covering_array(given.profile, kernel))
     except (UsageError, ValueError) as error:
         parser.error(str(error))
     with RecordWriter(TOOL, given.results, device=device_text()) as writer:

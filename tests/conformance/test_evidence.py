@@ -1,12 +1,13 @@
 """What a sign-off is told beside judged cases: compilations, and findings where there are any."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from conformance.adapters.optimized import Optimized
-from conformance.evidence import compilations, sanitizers
+from conformance.evidence import compilations, runnable, sanitizers
+from conformance.known_limits import load_limits
 from conformance.strategies import Choice
 from reference.problem import Dims, Problem, Recipe
 from simulator.checks import CHECKS
@@ -66,3 +67,12 @@ def test_each_kernel_of_a_compilation_is_looked_at():
     assert split.detail["local_bytes"] == 0
     assert split.detail["tmem_cols"] == 512
     assert len(split.detail["ptx_sha256"]) == 64
+
+
+def test_a_problem_that_a_known_limit_stops_is_left_out():
+    fp8 = "tokenspeed-mla-2.0.4-fp8"
+    subject = replace(cases.subject(FakeKernel()), limits=load_limits(fp8))
+    stopped = replace(PROBLEM, page_size=128)
+    drawn = [(PROBLEM, Recipe(), Choice(0, 1)), (stopped, Recipe(), Choice(0, 1))]
+    assert runnable(subject, drawn) == (drawn[0],)
+    assert runnable(cases.subject(FakeKernel()), drawn) == tuple(drawn)

@@ -28,7 +28,7 @@ EXPLAINED = {
     },
 }  # fmt: skip
 """The tests whose kernels break a rule on purpose, or because they are about something else."""
-FEWEST = 300
+FEWEST = 200
 
 
 @pytest.mark.slow
