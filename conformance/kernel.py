@@ -26,7 +26,7 @@ import torch
 
 from reference.inputs import Inputs
 from reference.problem import TABLE_TAILS, Problem
-from simulator.checks import CHECKS, PRESETS
+from simulator.checks import CHECKS, PRESETS, OnFinding
 from simulator.launch import (
     ACCUMULATIONS,
     EXECUTORS,
@@ -121,7 +121,8 @@ class RunOptions:
     """How to run a call: where, on how many SMs, scheduled and checked how.
 
     ``num_splits`` None leaves the count to the kernel's plan. ``policy`` and ``policy_seed`` choose
-    the simulator's schedule, ``checks`` what it watches; the cuda engine has neither. ``poison``
+    the simulator's schedule, ``checks`` what it watches, ``on_finding`` what becomes of what they
+    find (`simulator.checks`); the cuda engine has none of them. ``poison``
     fills outputs and workspace with `POISON_BYTE` before the call, which reads as a NaN that no
     arithmetic makes, so that an element nobody wrote shows. ``executor`` and ``accumulation`` are
     those of `simulator.launch`; no case holds them, for judgements are made with the defaults.
@@ -138,6 +139,7 @@ class RunOptions:
     policy: str = "fair"
     policy_seed: int = 0
     checks: tuple[str, ...] = ("bounds", "initialisation", "deadlock")
+    on_finding: OnFinding = "finish"
     poison: bool = True
     executor: ExecutorName = "auto"
     accumulation: AccumulationName = "b200"

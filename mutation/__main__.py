@@ -22,26 +22,16 @@ import torch
 
 from conformance.kernel import Kernel, UsageError, load_kernel
 from conformance.session import device_text, records_to_resume
+from mutation import synchronisation
 from mutation.operators import change
 from mutation.ptx import Mutant, mutants
 from mutation.sample import Compilation, deep_lines
-from mutation.trial import (
-    Trial,
-    Verdict,
-    synchronisation_cases,
-    synchronisation_problems,
-)
+from mutation.trial import Trial, Verdict
 from reference.problem import Dims, Problem
 from reports.records import Measurement, RecordWriter
 
 TOOL = "mutation"
 DTYPES = {"fp8": "float8_e4m3fn", "bf16": "bfloat16", "fp16": "float16"}
-
-IMPLIED = {
-    "pdl_launch-remove": "PTX ISA, griddepcontrol: a grid that never launches its dependents does "
-    "so when it completes, so the removal only makes them start later"
-}
-"""Changes that the PTX ISA defines to be harmless, by kind and change."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             measured = known.get((subject, mutant.id))
             if measured is None:
                 verdict = run.trial.judge(load_kernel(options.kernel, change(mutant.id)))
-                reason = "" if verdict.by else run.equivalence(mutant)
+                reason = "" if verdict.by else run.equivalence(mutant, verdict)
                 measured = _measured(subject, mutant, verdict, reason)
             records.measure(measured)
             found.append(measured)
@@ -87,18 +77,18 @@ class _Run:
 
     trial: Trial
     chosen: Sequence[Mutant]
-    equivalence: Callable[[Mutant], str]
+    equivalence: Callable[[Mutant, Verdict], str]
 
 
 def _synchronisation(kernel: Kernel, options: argparse.Namespace) -> _Run:
     """Every mutant of what the problems execute; waits first, they are what matters most."""
-    asked = synchronisation_problems(kernel, DTYPES[options.dtype], options.heads, options.queries)
-    trial = Trial(kernel, asked, synchronisation_cases())
+    asked = synchronisation.problems(kernel, DTYPES[options.dtype], options.heads, options.queries)
+    trial = Trial(kernel, asked, synchronisation.cases())
     executed = trial.executed_lines(kernel)
     text = kernel.compile(asked[0].problem, kernel.arches[0]).ptx
     runs = [mutant for mutant in mutants(text) if mutant.line in executed]
     runs.sort(key=lambda mutant: (mutant.kind != "wait", "remove" not in mutant.id))
-    return _Run(trial, runs, _implied)
+    return _Run(trial, runs, synchronisation.redundant)
 
 
 def _sampled(kernel: Kernel, options: argparse.Namespace) -> _Run:
@@ -109,18 +99,13 @@ def _sampled(kernel: Kernel, options: argparse.Namespace) -> _Run:
     compilation = Compilation.of(kernel, wanted)
     deep = deep_lines(kernel, wanted)
 
-    def equivalence(mutant: Mutant) -> str:
-        return _implied(mutant) or compilation.equivalence(
+    def equivalence(mutant: Mutant, verdict: Verdict) -> str:
+        return synchronisation.implied(mutant) or compilation.equivalence(
             mutant, deep, kernel.arches[0], options.ptxas
         )
 
     chosen = compilation.mutants(options.sample, options.seed)
     return _Run(compilation.trial(kernel), chosen, equivalence)
-
-
-def _implied(mutant: Mutant) -> str:
-    """Why the PTX ISA says that a change is harmless; "" if it does not."""
-    return IMPLIED.get(f"{mutant.kind}-{mutant.id.rsplit('-', 1)[1]}", "")
 
 
 def _measured(subject: str, mutant: Mutant, verdict: Verdict, equivalence: str) -> Measurement:

@@ -1,18 +1,21 @@
 """Runs a mutant on the simulator and says what tells it from the kernel it was made of.
 
 A mutant is killed by the first case in which it does something that the kernel does not do in the
-same case: a wrong output, an error, a deadlock, or a finding of a check. The kernel's own findings
-do not count, and a case in which the kernel itself is wrong judges no mutant.
+same case: a wrong output, an error, a deadlock, or a finding of a check. What the kernel itself is
+found to do in any case does not count, and a case in which it is wrong judges no mutant.
 """
 
 from __future__ import annotations
 
 import copy
+import hashlib
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
+
+import torch
 
 from conformance.kernel import Kernel, Output, RunOptions
 from conformance.properties import (
@@ -22,9 +25,9 @@ from conformance.properties import (
     every_element_written,
     inputs_unchanged,
 )
-from conformance.strategies import Choice, Drawn
+from conformance.strategies import Drawn
 from reference.inputs import Inputs, make_inputs
-from reference.problem import Dims, Mask, Problem, Recipe
+from reference.problem import Problem
 from simulator.checks import CHECKS
 from simulator.errors import ProgramError
 
@@ -53,24 +56,29 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: ``end`` is right, wrong, hang or an error's name, ``where`` a PTX line.
+    """How a run ended: ``end`` is right, wrong, hang or the name of an error.
 
-    ``findings`` are those of checks that let a run go on, each as something that can be compared.
+    ``findings`` are what the checks found, each as something that can be compared. ``facts`` are
+    the bytes that came out, and the counts of copies and products of each launch.
     """
 
     end: str
-    where: int | None = None
-    findings: frozenset[Any] = frozenset()
     reason: str = ""
+    findings: frozenset[Any] = frozenset()
+    facts: Any = None
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a mutant: ``by`` names what killed it, "" if nothing did; ``cases`` have run."""
+    """What came of a mutant: ``by`` names what killed it, "" if nothing did; ``cases`` have run.
+
+    ``is_alike`` says that it did and made the same as the kernel in each of them.
+    """
 
     by: str
     cases: int
     reason: str = ""
+    is_alike: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +106,9 @@ class Trial:
     def __init__(self, kernel: Kernel, asked: Sequence[Asked], cases: Sequence[Case]) -> None:
         self._asked = tuple(asked)
         outcomes = [(case, self.run(kernel, case)) for case in cases]
-        self.cases = tuple((c, o) for c, o in outcomes if o.end in ("right", "findings"))
-        self.refused = tuple((c, o) for c, o in outcomes if o.end not in ("right", "findings"))
+        self.cases = tuple((c, o) for c, o in outcomes if o.end == "right")
+        self.refused = tuple((c, o) for c, o in outcomes if o.end != "right")
+        self._known = frozenset[Any]().union(*(o.findings for _, o in outcomes))
 
     def executed_lines(self, kernel: Kernel) -> frozenset[int]:
         """The PTX lines that some problem executes, under the fair schedule."""
@@ -110,34 +119,39 @@ class Trial:
 
     def judge(self, mutant: Kernel) -> Verdict:
         """Run a mutant until something tells it from the kernel."""
+        is_alike = True
         for number, (case, own) in enumerate(self.cases, start=1):
             found = self.run(mutant, case)
-            new = found.findings - own.findings
-            if found.end not in ("right", "findings"):
-                return Verdict(found.end, number, f"{case}: {found.reason}")
-            if new:
+            if new := found.findings - self._known:
                 by = " ".join(sorted({check for check, _ in new}))
                 return Verdict(by, number, f"{case}: {_told(new)}")
-        return Verdict("", len(self.cases))
+            if found.end != "right":
+                return Verdict(found.end, number, f"{case}: {found.reason}")
+            is_alike = is_alike and found.facts == own.facts
+        return Verdict("", len(self.cases), is_alike=is_alike)
 
     def run(self, kernel: Kernel, case: Case) -> Outcome:
         """Run one case and say how it ends."""
         asked = self._asked[case.problem]
         given = copy.deepcopy(asked.inputs)
         options = replace(
-            asked.options, policy=case.policy, policy_seed=case.seed, checks=case.checks
+            asked.options,
+            policy=case.policy,
+            policy_seed=case.seed,
+            checks=case.checks,
+            on_finding="collect",
         )
         try:
             with limited():
                 output = kernel.run(asked.problem, given, options)
         except ProgramError as error:
-            if found := _findings(error):
-                return Outcome("findings", None, found, error.message[:300])
-            return Outcome(type(error).__name__, error.ptx_line, reason=error.message[:300])
+            return Outcome(type(error).__name__, error.message[:300])
         except TooLong:
-            return Outcome("hang", reason=f"more than {SECONDS} s")
-        reason = _wrong(asked, given, output)
-        return Outcome("wrong", reason=reason[:300]) if reason else Outcome("right")
+            return Outcome("hang", f"more than {SECONDS} s")
+        found = _findings(output)
+        if reason := _wrong(asked, given, output):
+            return Outcome("wrong", reason[:300], found)
+        return Outcome("right", "", found, _facts(output))
 
 
 def executed_lines(kernel: Kernel, asked: Asked) -> frozenset[int]:
@@ -171,23 +185,32 @@ def _told(findings: Iterable[Any]) -> str:
     )
 
 
-def _findings(error: ProgramError) -> frozenset[Any]:
+def _findings(output: Output) -> frozenset[Any]:
     """What watching checks found: each by its check and the lines of its accesses.
 
-    Which of two accesses came first is the schedule's, and not part of it. Empty for other errors.
+    Which of two accesses came first is the schedule's, and not part of it.
     """
-    found: tuple[Any, ...] = getattr(error, "findings", ())
     return frozenset(
         (
-            getattr(finding, "check", "races"),
+            finding.check,
             frozenset(
                 (side.location.ptx_line, side.writes)
                 for side in (finding.later, finding.earlier)
                 if side is not None
             ),
         )
-        for finding in found
+        for launched in output.launches
+        for finding in launched.findings
     )
+
+
+def _facts(output: Output) -> Any:
+    """What came out, byte by byte, and what each launch counted."""
+    made = [
+        hashlib.sha256(tensor.contiguous().view(torch.uint8).numpy().tobytes()).digest()
+        for tensor in (output.out, output.lse)
+    ]
+    return made, [(launched.name, launched.counts) for launched in output.launches]
 
 
 @contextmanager
@@ -204,57 +227,3 @@ def limited(seconds: int = SECONDS) -> Iterator[None]:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
-
-
-def synchronisation_cases() -> tuple[Case, ...]:
-    """The cases for mutants of synchronisation, the quickest and most telling first.
-
-    Problem 0 has several tiles in a split, problem 1 one: some kernels are wrong under
-    ``run_to_block`` with several. Problem 2 has so many that every ring of stages is used again.
-    """
-    watched = replace(Case(0, "fair"), checks=ALL_CHECKS)
-    return (
-        Case(0, "fair"),
-        Case(2, "late"),
-        Case(0, "late"),
-        Case(0, "run_to_block"),
-        Case(1, "run_to_block"),
-        watched,
-        Case(0, "quantum_1"),
-        *(Case(0, "random", seed) for seed in range(3)),
-        replace(watched, policy="late"),
-        replace(watched, policy="run_to_block"),
-        *(Case(0, "pct:2:16384", seed) for seed in range(4)),
-        *(Case(1, "pct:3:8192", seed) for seed in range(4)),
-        replace(watched, policy="quantum_1"),
-        replace(watched, policy="random", seed=1),
-        replace(watched, problem=1),
-        *(Case(2, "random", seed) for seed in range(2)),
-        replace(watched, problem=2),
-        replace(watched, problem=2, policy="late"),
-    )
-
-
-def synchronisation_problems(kernel: Kernel, dtype: str, heads: int, queries: int) -> list[Asked]:
-    """Three calls with two splits each: of three and two tiles, of one tile, of ten.
-
-    Inputs are drawn with seed 0 of the recipe with the fewest limits.
-    """
-    recipe = Recipe(table_tail="tile", poison=False)
-    choice = Choice(seed=0, num_sms=RunOptions().num_sms, num_splits=2)
-    return [
-        Asked.of(kernel, (_synchronised(dtype, heads, queries, keys), recipe, choice))
-        for keys in (600, 256, 2500)
-    ]
-
-
-def _synchronised(dtype: str, heads: int, queries: int, keys: int) -> Problem:
-    return Problem(
-        dims=Dims(heads, queries),
-        dtype=dtype,
-        page_size=32,
-        seq_lens=(keys,),
-        softmax_scale=192**-0.5,
-        mask=Mask(causal=True),
-        enable_pdl=True,
-    )

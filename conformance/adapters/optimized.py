@@ -172,7 +172,7 @@ class Optimized:
             num_sms=options.num_sms,
             policy=options.policy,
             seed=options.policy_seed,
-            checks=Checks.of(*options.checks),
+            checks=Checks.of(*options.checks, on_finding=options.on_finding),
             transform=self._transform,
             options={
                 "executor": options.executor,

@@ -252,7 +252,7 @@ class TokenspeedMla:
             program,
             [*map(_simulated, named, arguments), *absent],
             policy=Policy(options.policy, options.policy_seed),
-            checks=Checks.of(*options.checks),
+            checks=Checks.of(*options.checks, on_finding=options.on_finding),
             executor=options.executor,
             accumulation=options.accumulation,
             profile=options.profile,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,7 @@ from conformance.kernel import RunOptions
 from conformance.strategies import Choice
 from mutation.trial import ALL_CHECKS, Asked, Case, Trial
 from reference.problem import Dims, Problem, Recipe
-from simulator.errors import DataRace, Deadlock, Location
+from simulator.errors import Deadlock, Location
 from tests.conformance.fake_kernel import FakeKernel, right, unwritten_head, zero_output
 
 PROBLEM = Problem(
@@ -25,22 +26,29 @@ def race(*lines: int) -> SimpleNamespace:
     return SimpleNamespace(check="races", earlier=sides[0], later=sides[1])
 
 
-class Scripted(FakeKernel):
-    """Right, but for what ``errors`` holds for a policy and whether it is watched."""
+def launched(*findings: SimpleNamespace, products: int = 5) -> SimpleNamespace:
+    return SimpleNamespace(name="decode", counts={"products": products}, findings=findings)
 
-    errors: dict[tuple[str, bool], Exception] = {}  # noqa: RUF012
+
+class Scripted(FakeKernel):
+    """Right, but for what ``script`` holds for a policy and whether it is watched.
+
+    That is an error to raise, or what the simulator tells of the launch.
+    """
+
+    script: dict[tuple[str, bool], Exception | SimpleNamespace] = {}  # noqa: RUF012
 
     def run(self, problem, inputs, options: RunOptions):
-        error = self.errors.get((options.policy, "races" in options.checks))
-        if error is not None:
-            raise error
-        return right(problem, inputs)
+        said = self.script.get((options.policy, "races" in options.checks), launched())
+        if isinstance(said, Exception):
+            raise said
+        return replace(right(problem, inputs), launches=(said,))
 
 
-def scripted(**errors) -> Scripted:
+def scripted(**script) -> Scripted:
     kernel = Scripted()
-    named = {tuple(name.split("_")): error for name, error in errors.items()}
-    object.__setattr__(kernel, "errors", {(n[0], n[-1] == "watched"): e for n, e in named.items()})
+    named = {tuple(name.split("_")): said for name, said in script.items()}
+    object.__setattr__(kernel, "script", {(n[0], n[-1] == "watched"): s for n, s in named.items()})
     return kernel
 
 
@@ -67,11 +75,20 @@ def test_a_deadlock_kills_in_the_case_that_shows_it():
 
 def test_a_race_kills_unless_the_kernel_has_it_too():
     old, new = race(3, 4), race(5, 6)
-    kernel = scripted(fair_watched=DataRace([old]))
-    assert judged(scripted(fair_watched=DataRace([race(3, 4)])), kernel).by == ""
+    kernel = scripted(fair_watched=launched(old))
+    assert judged(scripted(fair_watched=launched(race(3, 4))), kernel).by == ""
     turned = race(4, 3)
-    assert judged(scripted(fair_watched=DataRace([turned])), kernel).by == ""
-    assert judged(scripted(fair_watched=DataRace([old, new])), kernel).by == "races"
+    assert judged(scripted(fair_watched=launched(turned)), kernel).by == ""
+    assert judged(scripted(late=launched(old)), kernel).by == ""
+    assert judged(scripted(fair_watched=launched(old, new)), kernel).by == "races"
+
+
+def test_a_survivor_is_alike_only_if_it_makes_and_counts_the_same():
+    assert judged(scripted()).is_alike
+    assert not judged(scripted(late=launched(products=6))).is_alike
+    old = launched(race(3, 4))
+    assert judged(scripted(late=launched()), scripted(late=old)).is_alike
+    assert not judged(scripted(late=Deadlock("no warp can go on"))).is_alike
 
 
 def test_a_case_in_which_the_kernel_is_wrong_judges_nothing():
