@@ -17,7 +17,7 @@ from simulator.isa import families
 from simulator.isa.table import Entry, Kind, Slot
 from simulator.isa.values import BITS
 from simulator.machine.cluster import is_special
-from simulator.machine.memory_map import PARAM_WINDOW, SHARED_BASE
+from simulator.machine.memory_map import LOCAL_WINDOW, PARAM_WINDOW, SHARED_BASE
 from simulator.program import (
     Block,
     Branch,
@@ -47,11 +47,27 @@ def decode(kernel: nodes.Kernel) -> Program:
     blocks = _link(decoder.blocks(), decoder)
     offsets, dynamic = _place_shared(kernel.shared)
     return Program(
-        kernel, tuple(decoder.registers), blocks, offsets, dynamic, tuple(decoder.register_names)
+        kernel,
+        tuple(decoder.registers),
+        blocks,
+        offsets,
+        dynamic,
+        register_names=tuple(decoder.register_names),
+        local_bytes=_place_local(kernel.local)[1],
     )
 
 
-def _place_shared(variables: Iterable[nodes.SharedVariable]) -> tuple[dict[str, int], int]:
+def _place_local(variables: Iterable[nodes.Variable]) -> tuple[dict[str, int], int]:
+    """Offsets of the local variables, and the bytes that they take of each thread."""
+    offsets: dict[str, int] = {}
+    end = 0
+    for variable in variables:
+        offsets[variable.name] = -(-end // variable.alignment) * variable.alignment
+        end = offsets[variable.name] + (variable.size or 0)
+    return offsets, end
+
+
+def _place_shared(variables: Iterable[nodes.Variable]) -> tuple[dict[str, int], int]:
     """Offsets of the shared variables: the static ones first, the dynamic one after them."""
     offsets: dict[str, int] = {}
     end = SHARED_BASE
@@ -104,7 +120,9 @@ class _Decoder:
         self.registers: list[str] = []
         self.starts: dict[str, int] = {}
         self._slots: dict[str, int] = {}
-        self._params = {p.name: p.offset for p in kernel.params}
+        self._fixed = {p.name: PARAM_WINDOW + p.offset for p in kernel.params}
+        for name, offset in _place_local(kernel.local)[0].items():
+            self._fixed[name] = LOCAL_WINDOW + offset
 
     def check_supported(self) -> None:
         """Raise ``Unsupported`` naming what no table entry fits, and unknown special registers."""
@@ -227,8 +245,8 @@ class _Decoder:
                 return Constant(value, kind)
             case nodes.Special(name=name):
                 return FromSpecial(name, kind)
-            case nodes.Symbol(name=name) if name in self._params:
-                return Constant(PARAM_WINDOW + self._params[name], kind)
+            case nodes.Symbol(name=name) if name in self._fixed:
+                return Constant(self._fixed[name], kind)
             case nodes.Symbol(name=name):
                 return FromSpecial(name, kind)
         raise SimulatorBug(f"operand {node} where a value of type {kind} belongs")

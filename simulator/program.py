@@ -146,7 +146,7 @@ class Program:
     PTX's names.
 
     Block ``len(blocks)`` stands for the exit. ``shared_offsets`` places the shared variables;
-    the dynamic one starts at ``dynamic_shared_offset``.
+    the dynamic one starts at ``dynamic_shared_offset``. ``local_bytes`` is what each thread has.
     """
 
     kernel: nodes.Kernel
@@ -155,6 +155,7 @@ class Program:
     shared_offsets: dict[str, int]
     dynamic_shared_offset: int
     register_names: tuple[str, ...] = ()
+    local_bytes: int = 0
 
     @functools.cached_property
     def _places(self) -> dict[tuple[int, int], Location]:

@@ -72,19 +72,19 @@ def _multiply(e: Emitter, kind: str, form: int, lane_words: int) -> None:
 
 
 @effect("tcgen05.mma.cta_group::<g>.kind::<k><c>", "[b32] b64 b64 b32 pred",
-        g=("1", "2"), k=_KINDS, c=tcgen05._COLLECTOR_A)  # fmt: skip
+        g=("1", "2"), k=_KINDS, c=tcgen05.COLLECTOR_A)  # fmt: skip
 def _mma(e: Emitter, *, g: str, k: str) -> None:
     _multiply(e, k, FORM_PAIR * (g == "2"), 0)
 
 
 @effect("tcgen05.mma.cta_group::1.kind::<k><c>", "[b32] b64 b64 b32 (b32*4) pred",
-        k=_KINDS, c=tcgen05._COLLECTOR_A)  # fmt: skip
+        k=_KINDS, c=tcgen05.COLLECTOR_A)  # fmt: skip
 def _mma_lanes(e: Emitter, *, k: str) -> None:
     _multiply(e, k, 0, 4)
 
 
 @effect("tcgen05.mma.cta_group::2.kind::<k><c>", "[b32] b64 b64 b32 (b32*8) pred",
-        k=_KINDS, c=tcgen05._COLLECTOR_A)  # fmt: skip
+        k=_KINDS, c=tcgen05.COLLECTOR_A)  # fmt: skip
 def _mma_pair_lanes(e: Emitter, *, k: str) -> None:
     _multiply(e, k, FORM_PAIR, 8)
 

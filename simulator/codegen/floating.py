@@ -214,7 +214,7 @@ def _unpack(e: Emitter, a: Value, *, p: str) -> Any:
     )
 
 
-@pure("cvta.<s>.u64", s=("param", "global", "to.param", "to.global"))
+@pure("cvta.<s>.u64", s=("param", "global", "to.param", "to.global", "local", "to.local"))
 def _cvta(e: Emitter, a: Value) -> Value:
     return a
 

@@ -32,8 +32,15 @@ DTYPES: Mapping[str, tuple[int, int]] = MappingProxyType(
         "float8_e4m3fn": (10, 8),
         "float8_e5m2": (12, 8),
         "float8_e8m0fnu": (14, 8),
+        "float4_e2m1fn_x2": (17, 4),
     }
 )
+
+
+def lanes(dtype: str) -> int:
+    """How many numbers one element holds."""
+    return 2 if dtype.endswith("_x2") else 1
+
 
 # TVM FFI type indices of the values that a host function takes. c_api.h, enum TVMFFITypeIndex.
 TYPE_NONE, TYPE_INT, TYPE_BOOL, TYPE_FLOAT, TYPE_DLTENSOR_POINTER = 0, 1, 2, 3, 7

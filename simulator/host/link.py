@@ -141,7 +141,7 @@ def _dl_tensor(tensor: Tensor) -> abi.DLTensor:
         data=tensor.pointer,
         device=abi.DLDevice(abi.DLPACK_CUDA, 0),
         ndim=rank,
-        dtype=abi.DLDataType(code, bits, 1),
+        dtype=abi.DLDataType(code, bits, abi.lanes(tensor.dtype)),
         shape=(ctypes.c_int64 * rank)(*tensor.shape),
         strides=(ctypes.c_int64 * rank)(*tensor.strides),
         byte_offset=0,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.host.abi import DTYPES
+from simulator.host.abi import DTYPES, lanes
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Tensor:
     @property
     def item_bytes(self) -> int:
         """Size of one element in bytes."""
-        return DTYPES[self.dtype][1] // 8
+        return DTYPES[self.dtype][1] * lanes(self.dtype) // 8
 
     @classmethod
     def of(cls, obj: Any, name: str, *, strict: bool = False, initialised: bool = True) -> Tensor:

@@ -36,7 +36,12 @@ def _engine(warp: Warp, name: str) -> str:
     return f"{name} of warp {warp.rank} of CTA rank {warp.cta.rank}"
 
 
-def _own(cta: Cta, address: int) -> int:
+def store_engine(warp: Warp) -> str:
+    """The engine of the warp's bulk stores, which its bulk groups wait for."""
+    return _engine(warp, _BULK_STORE)
+
+
+def own(cta: Cta, address: int) -> int:
     """The offset of a shared::cta address; ``Trap`` if it is another CTA's."""
     if address >> RANK_SHIFT != cta.rank:
         name = cta.cluster.shared_name(address)
@@ -81,7 +86,7 @@ def cp_async_zero_fill(
     if (source[lanes] % np.uint64(span)).any():
         raise Trap(f"cp.async of {span} bytes from an address that is not a multiple of {span}")
     for address in target[lanes].tolist():
-        _own(cta, address)
+        own(cta, address)
     alike = [(int(n), lanes[count[lanes] == n]) for n in np.unique(count[lanes])]
 
     def copy() -> None:
@@ -174,7 +179,7 @@ def _wait(warp: Warp, name: str, ticket: int, *, is_read: bool = False) -> Any:
 # 3. Tensor maps
 
 
-def _tensor_map(cluster: Cluster, address: int) -> TensorMap:
+def tensor_map_at(cluster: Cluster, address: int) -> TensorMap:
     """The tensor map at a generic address: a parameter of the kernel, or in global memory."""
     if address >= PARAM_WINDOW:
         start = address - PARAM_WINDOW
@@ -212,7 +217,7 @@ def _naming(what: str, region: Region, tensor: TensorMap) -> Iterator[None]:
         ) from error
 
 
-def _load_box(cluster: Cluster, tensor: TensorMap, coordinates: Coordinates) -> Array:
+def load_box(cluster: Cluster, tensor: TensorMap, coordinates: Coordinates) -> Array:
     """The bytes of a box; ``Uninitialised`` if the tensor has some that nothing wrote."""
     what = "bulk tensor load"
     region = _region(cluster, tensor, coordinates, what)
@@ -228,7 +233,7 @@ def _load_box(cluster: Cluster, tensor: TensorMap, coordinates: Coordinates) -> 
     return box
 
 
-def _store_box(cluster: Cluster, tensor: TensorMap, coordinates: Coordinates, box: Array) -> None:
+def store_box(cluster: Cluster, tensor: TensorMap, coordinates: Coordinates, box: Array) -> None:
     """Write the bytes of a box, as far as they lie in the tensor."""
     what = "bulk tensor store"
     region = _region(cluster, tensor, coordinates, what)
@@ -252,8 +257,8 @@ def _load(
     """Issue the load of one box for each active lane, to the places that it names."""
     cluster, site = warp.cta.cluster, warp.cta.cluster.site(warp)
     for lane in warp.lanes(mask).tolist():
-        tensor = _tensor_map(cluster, int(source[0][lane]))
-        coordinates = tuple(int(c[lane]) for c in source[1])
+        tensor = tensor_map_at(cluster, int(source[0][lane]))
+        coordinates = tensor.elements([int(c[lane]) for c in source[1]])
         places = places_of(lane)
 
         def copy(
@@ -261,7 +266,7 @@ def _load(
             coordinates: Coordinates = coordinates,
             places: list[tuple[Cta, int, int]] = places,
         ) -> None:
-            box = _load_box(cluster, tensor, coordinates)
+            box = load_box(cluster, tensor, coordinates)
             for cta, offset, mbarrier in places:
                 chunks = tensor_map.shared_chunks(box.size, tensor.swizzle, offset, tensor.atom)
                 cta.shared.write_chunks(chunks, box)
@@ -275,7 +280,7 @@ def _load(
         cluster.asynchronous.submit(engine, copy, replace(site, lanes=(lane,)), agent)
 
 
-def _destinations(
+def destinations(
     cluster: Cluster, target: int, barrier: int, multicast: int | None, group: int
 ) -> list[tuple[Cta, int, int]]:
     """For each copy of a box: the CTA, the offset in its shared memory, the mbarrier's address.
@@ -319,8 +324,8 @@ def _declare_load(dimensions: int, multicast: bool, hint: bool, group: int) -> N
         def places(lane: int) -> list[tuple[Cta, int, int]]:
             address, chosen = int(target[lane]), int(rest[0][lane]) if multicast else None
             if s == "shared::cta":
-                _own(warp.cta, address)
-            return _destinations(warp.cta.cluster, address, int(barrier[lane]), chosen, group or 1)
+                own(warp.cta, address)
+            return destinations(warp.cta.cluster, address, int(barrier[lane]), chosen, group or 1)
 
         _load(warp, mask, source, places)
 
@@ -371,16 +376,17 @@ def _declare_store(dimensions: int, hint: bool) -> None:
 def _store(warp: Warp, lane: int, address: int, coordinates: Coordinates, source: int) -> None:
     """Issue one store of a box."""
     cluster, cta = warp.cta.cluster, warp.cta
-    tensor, offset = _tensor_map(cluster, address), _own(cta, source)
+    tensor, offset = tensor_map_at(cluster, address), own(cta, source)
+    coordinates = tensor.elements(coordinates)
 
     def copy() -> None:
         size, span = tensor.box_bytes, tensor.swizzle
         chunks = tensor_map.shared_chunks(size, span, offset, tensor.atom)
-        _store_box(cluster, tensor, coordinates, cta.shared.read_chunks(chunks))
+        store_box(cluster, tensor, coordinates, cta.shared.read_chunks(chunks))
         cluster.counts["tma_store_bytes"] += tensor.box_bytes
 
     site = replace(cluster.site(warp), lanes=(lane,))
-    cluster.asynchronous.submit(_engine(warp, _BULK_STORE), copy, site)
+    cluster.asynchronous.submit(store_engine(warp), copy, site)
 
 
 # 6. Prefetches

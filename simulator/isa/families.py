@@ -2,8 +2,11 @@
 
 from simulator.isa import (
     approximation,
+    atomics,
     bit_field,
+    block_scale,
     bulk_copy,
+    bulk_linear,
     comparison,
     control,
     conversion,
@@ -17,6 +20,7 @@ from simulator.isa import (
     memory,
     move,
     packed_conversion,
+    remote,
     synchronisation,
     tcgen05,
     warp_level,
@@ -26,8 +30,8 @@ from simulator.isa.table import TABLE
 __all__ = ["FAMILIES", "TABLE"]
 
 FAMILIES = (
-    approximation, bit_field, bulk_copy, comparison, control, conversion, float32, float64, half,
-    integer, launch_control, logic, matrix_fragments, memory, move, packed_conversion,
-    synchronisation, tcgen05, warp_level,
+    approximation, atomics, bit_field, block_scale, bulk_copy, bulk_linear, comparison, control,
+    conversion, float32, float64, half, integer, launch_control, logic, matrix_fragments,
+    memory, move, packed_conversion, remote, synchronisation, tcgen05, warp_level,
 )  # fmt: skip
 """The modules whose declarations fill ``TABLE``."""

@@ -11,6 +11,8 @@ from simulator.errors import Location, Trap, Unsupported
 from simulator.isa.table import Kind, instruction
 from simulator.isa.values import BITS, DTYPES
 from simulator.machine.memory_map import (
+    LOCAL_WINDOW,
+    LOCAL_WINDOW_BYTES,
     OFFSET_MASK,
     PARAM_WINDOW,
     PARAM_WINDOW_BYTES,
@@ -78,11 +80,20 @@ def load_shared(
     return _spread(values, mask, t)
 
 
+def load_local(warp: Warp, mask: Mask | None, address: Array, *, t: str, v: str) -> Array:
+    """Local memory: each lane's own."""
+    lanes = warp.lanes(mask)
+    offsets = address[lanes] - np.uint64(LOCAL_WINDOW)
+    return _spread(warp.local.load(offsets, lanes, BITS[t] // 8, _count(v)), mask, t)
+
+
 def load_generic(warp: Warp, mask: Mask | None, address: Array, *, t: str, v: str) -> Array:
     """A generic address: the window it lies in decides; all lanes must agree."""
-    window = _window(warp, mask, address)
+    window = generic_window(warp, mask, address)
     if window == PARAM_WINDOW:
         return load_param(warp, mask, address, t=t, v=v)
+    if window == LOCAL_WINDOW:
+        return load_local(warp, mask, address, t=t, v=v)
     if window == SHARED_WINDOW:
         shared = (address - np.uint64(SHARED_WINDOW)).astype(np.uint32)
         return load_shared(warp, mask, shared, t=t, v=v, space="shared::cluster")
@@ -107,11 +118,20 @@ def store_shared(
         shared.store(active[some] & OFFSET_MASK, BITS[t] // 8, values[:, some], lanes)
 
 
+def store_local(warp: Warp, mask: Mask | None, address: Array, value: Array, *, t: str) -> None:
+    """Local memory: each lane's own."""
+    active, values = _active(mask, address, value)
+    offsets = active - np.uint64(LOCAL_WINDOW)
+    warp.local.store(offsets, warp.lanes(mask), BITS[t] // 8, values)
+
+
 def store_generic(warp: Warp, mask: Mask | None, address: Array, value: Array, *, t: str) -> None:
     """A generic address: the window it lies in decides; all lanes must agree."""
-    window = _window(warp, mask, address)
+    window = generic_window(warp, mask, address)
     if window == PARAM_WINDOW:
         raise Trap("a store into the kernel's parameters")
+    if window == LOCAL_WINDOW:
+        return store_local(warp, mask, address, value, t=t)
     if window == SHARED_WINDOW:
         shared = (address - np.uint64(SHARED_WINDOW)).astype(np.uint32)
         return store_shared(warp, mask, shared, value, t=t, space="shared::cluster")
@@ -157,11 +177,11 @@ def _require_own(warp: Warp, rank: int, space: str) -> None:
         raise Trap(f".{space} with an address of CTA rank {rank} in rank {warp.cta.rank}")
 
 
-def _window(warp: Warp, mask: Mask | None, address: Array) -> int:
+def generic_window(warp: Warp, mask: Mask | None, address: Array) -> int:
     """The window that holds the addresses, 0 for global memory."""
     active = address if mask is None else address[mask]
     windows = np.zeros(len(active), np.uint64)
-    for start, size in ((SHARED_WINDOW, SHARED_WINDOW_BYTES), (PARAM_WINDOW, PARAM_WINDOW_BYTES)):
+    for start, size in _WINDOWS:
         windows[active - np.uint64(start) < size] = start
     if not uniform(windows):
         lanes = warp.lanes(mask)[windows != windows[0]]
@@ -171,6 +191,14 @@ def _window(warp: Warp, mask: Mask | None, address: Array) -> int:
     return int(windows[0])
 
 
+_WINDOWS = (
+    (SHARED_WINDOW, SHARED_WINDOW_BYTES),
+    (LOCAL_WINDOW, LOCAL_WINDOW_BYTES),
+    (PARAM_WINDOW, PARAM_WINDOW_BYTES),
+)
+"""All spaces but global memory: first address, and extent."""
+
+
 # 3. Declarations
 
 _load = functools.partial(instruction, section="9.7.9.8 ld", kind=Kind.EFFECT, t=TYPES)
@@ -178,6 +206,8 @@ _store = functools.partial(instruction, section="9.7.9.12 st", kind=Kind.EFFECT,
 
 for _v, _shape in _VECTORS.items():
     _read, _write = f"{_shape} = [b64]", f"[b64] {_shape}"
+    _load("ld<o>.local<v>.<t>", _read, v=(_v,), o=("", *_WEAK))(load_local)
+    _store(f"st<o>.local{_v}.<t>", _write, o=("", *_WEAK))(store_local)
     _load("ld.param<v>.<t>", _read, v=(_v,))(load_param)
     for _cache in _LOAD_CACHE[1:]:
         _load(f"ld.global{_cache}<v>.<t>", _read, v=(_v,))(load_global)
@@ -204,9 +234,11 @@ _cvta = functools.partial(instruction, section="9.7.9.20 cvta")
 _prefetch = functools.partial(instruction, section="9.7.9.17 prefetch", kind=Kind.EFFECT)
 
 
-@_cvta("cvta.<s>.u64", "u64 = u64", s=("param", "global", "to.param", "to.global"))
+@_cvta(
+    "cvta.<s>.u64", "u64 = u64", s=("param", "global", "local", "to.param", "to.global", "to.local")
+)
 def cvta_same(address: Array) -> Array:
-    """Parameter and global addresses are generic as they stand."""
+    """Parameter, global and local addresses are generic as they stand."""
     return address
 
 

@@ -252,7 +252,7 @@ def bar_warp_sync(warp: Warp, mask: Mask | None, members: Array) -> None:
     groups(warp, mask, members)
 
 
-_cluster = functools.partial(instruction, section="9.7.13.4 barrier.cluster")
+_cluster = functools.partial(instruction, section="9.7.13.3 barrier.cluster")
 
 
 @_cluster("barrier.cluster.arrive<o>.aligned", o=_CLUSTER_ARRIVE, kind=Kind.EFFECT, converged=True)
@@ -294,7 +294,7 @@ _FENCES = (
 )
 
 
-@instruction("<f>", f=_FENCES, section="9.7.13.3 membar, fence", kind=Kind.EFFECT)
+@instruction("<f>", f=_FENCES, section="9.7.13.4 membar, fence", kind=Kind.EFFECT)
 def fence(warp: Warp, mask: Mask | None, *, f: str) -> None:
     """Orders accesses; they are in order here. That one is missing is for a check to find."""
     if warp.cta.cluster.observer is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ _SPACES = (".shared::cta", "")
 _LOW_HALF, _SIXTEEN = np.uint32(0xFFFF), np.uint32(16)
 
 
-def _engine(cta: Cta) -> str:
+def engine(cta: Cta) -> str:
     """The tensor core that a CTA's MMAs and commits go to, in order."""
     return f"tensor core of CTA rank {cta.rank}"
 
@@ -152,6 +153,17 @@ def fence(warp: Warp, mask: Mask | None, *, w: str) -> None:
 # 3. MMA and commit
 
 
+def pair(warp: Warp, group: int) -> list[Cta]:
+    """The CTAs that an instruction of a CTA group concerns; Trap unless the even one issues it."""
+    cta = warp.cta
+    if group == 2 and cta.rank % 2:
+        raise Trap(f"cta_group::2 issued by CTA rank {cta.rank}, which is odd")
+    ctas = cta.cluster.ctas[cta.rank : cta.rank + group]
+    if len(ctas) < group:
+        raise Trap(f"cta_group::2 by CTA rank {cta.rank}, the last of its cluster")
+    return ctas
+
+
 def _mma(
     warp: Warp,
     mask: Mask | None,
@@ -159,22 +171,18 @@ def _mma(
     kind: tensor_core.Kind,
     *,
     group: int,
-    weight_stationary: bool,
+    weight_stationary: bool = False,
+    a_in_tmem: bool = False,
 ) -> None:
     """Issue one MMA for each active lane. With cta_group::2 the even CTA issues for the pair."""
-    cta, cluster = warp.cta, warp.cta.cluster
-    if group == 2 and cta.rank % 2:
-        raise Trap(f"tcgen05.mma.cta_group::2 issued by CTA rank {cta.rank}, which is odd")
-    ctas = cluster.ctas[cta.rank : cta.rank + group]
-    if len(ctas) < group:
-        raise Trap(f"tcgen05.mma.cta_group::2 by CTA rank {cta.rank}, the last of its cluster")
+    cluster, ctas = warp.cta.cluster, pair(warp, group)
     for lane in warp.lanes(mask):
         d, a, b, idesc, enabled = (o[lane] for o in operands)
         operation = mma.Mma(
             group,
             weight_stationary,
             InstructionDescriptor.decode(int(idesc), kind),
-            SharedDescriptor.decode(int(a)),
+            int(a) if a_in_tmem else SharedDescriptor.decode(int(a)),
             SharedDescriptor.decode(int(b)),
             int(d),
             bool(enabled),
@@ -184,39 +192,44 @@ def _mma(
             memories = [mma.Cta(c.shared, c.tensor_memory) for c in ctas]
             mma.mma(operation, memories, cluster.launch.accumulate)
 
-        cluster.counts["mma"] += 1
         shape = operation.instruction
         depth = tensor_core.K_BYTES * 8 // shape.a.storage_bits
-        flop = 2 * shape.m * shape.n * depth
-        cluster.counts["mma_flop"] += flop
-        if cluster.observer is not None:
-            cluster.observer.multiplies(kind, flop)
-        cluster.asynchronous.submit(_engine(cta), multiply, cluster.site(warp))
+        issue(warp, kind, 2 * shape.m * shape.n * depth, multiply)
+
+
+def issue(warp: Warp, kind: str, flop: int, multiply: Callable[[], None]) -> None:
+    """Count an MMA of so many operations, and give it to the tensor core."""
+    cluster = warp.cta.cluster
+    cluster.counts["mma"] += 1
+    cluster.counts["mma_flop"] += flop
+    if cluster.observer is not None:
+        cluster.observer.multiplies(kind, flop)
+    cluster.asynchronous.submit(engine(warp.cta), multiply, cluster.site(warp))
 
 
 _USES = ("discard", "lastuse", "fill", "use")
-_COLLECTOR_A = ("", *(f".collector::a::{use}" for use in _USES))
+COLLECTOR_A = ("", *(f".collector::a::{use}" for use in _USES))
 _COLLECTOR_B = ("", *(f".collector::b{n}::{use}" for n in range(4) for use in _USES))
 _multiplication = functools.partial(
     instruction, section="9.7.16.10.9 tcgen05.mma", kind=Kind.EFFECT
 )
 
 
-def _declare_mma(kind: tensor_core.Kind, group: int, lane_words: int) -> None:
-    """D = A B (+ D) with both operands in shared memory; collectors are hints about reuse."""
+def _declare_mma(kind: tensor_core.Kind, group: int, lane_words: int, *, a_in_tmem: bool) -> None:
+    """D = A B (+ D), B in shared memory and A there or in TMEM; collectors are hints on reuse."""
 
     def multiply(warp: Warp, mask: Mask | None, *operands: Any) -> None:
-        """Multiply shared-memory operands into TMEM."""
+        """Multiply into TMEM."""
         d, a, b, idesc, *rest = operands
         if lane_words and any(word[warp.lanes(mask)].any() for word in rest[0]):
             raise Unsupported("tcgen05.mma with disabled output lanes")
-        _mma(warp, mask, (d, a, b, idesc, rest[-1]), kind, group=group, weight_stationary=False)
+        _mma(warp, mask, (d, a, b, idesc, rest[-1]), kind, group=group, a_in_tmem=a_in_tmem)
 
     words = f"(b32*{lane_words}) " if lane_words else ""
     _multiplication(
         f"tcgen05.mma.cta_group::{group}.kind::{kind}<c>",
-        f"[b32] b64 b64 b32 {words}pred",
-        c=_COLLECTOR_A,
+        f"[b32] {'[b32]' if a_in_tmem else 'b64'} b64 b32 {words}pred",
+        c=COLLECTOR_A,
     )(multiply)
 
 
@@ -241,7 +254,8 @@ for _kind in _KINDS:
     _declare_weight_stationary_mma(_kind)
     for _group in (1, 2):
         for _words in (0, 4 * _group):
-            _declare_mma(_kind, _group, _words)
+            _declare_mma(_kind, _group, _words, a_in_tmem=False)
+            _declare_mma(_kind, _group, _words, a_in_tmem=True)
 
 
 _ARRIVE = "tcgen05.commit.cta_group::<g>.mbarrier::arrive::one<s>"
@@ -280,4 +294,4 @@ def _commit(warp: Warp, mask: Mask | None, barrier: Array, ctas: Array | None) -
             for address in addresses:
                 cluster.mbarrier(address).arrive()
 
-        cluster.asynchronous.submit(_engine(warp.cta), arrive, cluster.site(warp))
+        cluster.asynchronous.submit(engine(warp.cta), arrive, cluster.site(warp))

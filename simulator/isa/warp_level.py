@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from simulator.errors import Location, Trap, Unsupported
+from simulator.isa import float32
 from simulator.isa.table import Kind, instruction
 from simulator.machine.warp import LANES, Mask, Warp, uniform
+from simulator.numerics.formats import canonical_nan
 
 Array = Any
 _LANE = np.arange(LANES, dtype=np.int64)
@@ -117,7 +119,7 @@ def shfl_predicate(
 # 3. Votes and reductions
 
 
-@instruction("elect.sync", "b32|pred = b32", section="9.7.13.8 elect.sync", kind=Kind.EFFECT)
+@instruction("elect.sync", "b32|pred = b32", section="9.7.13.14 elect.sync", kind=Kind.EFFECT)
 def elect(warp: Warp, mask: Mask | None, members: Array) -> tuple[Array, Array]:
     """One lane of the members: here the lowest."""
     leader = np.zeros(LANES, np.uint32)
@@ -126,7 +128,7 @@ def elect(warp: Warp, mask: Mask | None, members: Array) -> tuple[Array, Array]:
     return leader, leader == _LANE
 
 
-_vote = functools.partial(instruction, section="9.7.13.5 vote.sync", kind=Kind.EFFECT)
+_vote = functools.partial(instruction, section="9.7.13.9 vote.sync", kind=Kind.EFFECT)
 
 
 @_vote("vote.sync.<mode>.pred", "pred = pred b32", mode=("all", "any", "uni"))
@@ -153,13 +155,44 @@ def _bits(lanes: Mask) -> int:
     return int.from_bytes(np.packbits(lanes, bitorder="little").tobytes(), "little")
 
 
-@instruction("activemask.b32", "b32 =", section="9.7.13.7 activemask", kind=Kind.EFFECT)
+@instruction("activemask.b32", "b32 =", section="9.7.13.11 activemask", kind=Kind.EFFECT)
 def activemask(warp: Warp, mask: Mask | None) -> Array:
     """The set of active lanes."""
     return np.full(LANES, _bits(_EVERYBODY if mask is None else mask), np.uint32)
 
 
-_redux = functools.partial(instruction, section="9.7.13.6 redux.sync", kind=Kind.EFFECT)
+_match = functools.partial(
+    instruction, t=("b32", "b64"), section="9.7.13.10 match.sync", kind=Kind.EFFECT
+)
+
+
+@_match("match.any.sync.<t>", "b32 = <t> b32")
+def match_any(warp: Warp, mask: Mask | None, a: Array, members: Array) -> Array:
+    """For each lane the set of members that hold the same value."""
+    answer = np.zeros(LANES, np.uint32)
+    for group in groups(warp, mask, members):
+        for lane in np.flatnonzero(group):
+            answer[lane] = _bits(group & (a == a[lane]))
+    return answer
+
+
+@_match("match.all.sync.<t>", "b32|pred = <t> b32")
+def match_all(warp: Warp, mask: Mask | None, a: Array, members: Array) -> tuple[Array, Array]:
+    """The set of all members and true if all hold one value, else 0 and false."""
+    answer, alike = np.zeros(LANES, np.uint32), np.zeros(LANES, bool)
+    for group in groups(warp, mask, members):
+        alike[group] = (a[group] == a[group][0]).all()
+        answer[group] = _bits(group) if alike[group].all() else 0
+    return answer, alike
+
+
+@_match("match.all.sync.<t>", "b32 = <t> b32")
+def match_all_set(warp: Warp, mask: Mask | None, a: Array, members: Array) -> Array:
+    """As above without the predicate."""
+    return match_all(warp, mask, a, members)[0]
+
+
+_redux = functools.partial(instruction, section="9.7.13.12 redux.sync", kind=Kind.EFFECT)
 _REDUCTIONS = {
     "add": np.add,
     "min": np.minimum,
@@ -177,4 +210,21 @@ def redux(warp: Warp, mask: Mask | None, a: Array, members: Array, *, op: str) -
     answer = np.zeros(LANES, a.dtype)
     for group in groups(warp, mask, members):
         answer[group] = _REDUCTIONS[op].reduce(a[group], dtype=a.dtype)
+    return answer
+
+
+@_redux("redux.sync.<op><size><nan>.f32", "f32 = f32 b32", op=("min", "max"), size=("", ".abs"),
+        nan=("", ".NaN"))  # fmt: skip
+def redux_f32(
+    warp: Warp, mask: Mask | None, a: Array, members: Array, *, op: str, size: str, nan: str
+) -> Array:
+    """The smallest or largest over the members; +0 is above -0, and NaN counts if asked for."""
+    choose = float32.extreme_nan if nan else float32.extreme
+    values, answer = np.abs(a) if size else a, np.zeros(LANES, np.float32)
+    for group in groups(warp, mask, members):
+        first, *rest = values[group].reshape(-1, 1)
+        found = canonical_nan(first)
+        for value in rest:
+            found = choose(found, value, op=op)
+        answer[group] = found
     return answer

@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import ctypes
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -174,6 +174,26 @@ class GlobalMemory:
             region.words[item_bytes][index] = values[:, some]
             if region.valid is not None:
                 region.valid[_byte_index(addresses, region, item_bytes * count)[some]] = True
+
+    def update(
+        self,
+        addresses: Addresses,
+        item_bytes: int,
+        count: int,
+        function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]],
+        mask: Mask,
+    ) -> npt.NDArray[Any]:
+        """Replace ``count`` items at one address by ``function`` of them, atomically; the old ones.
+
+        ``mask`` has the lane that asks. Errors are those of ``load``. The observer is not told.
+        """
+        observer, self.observer = self.observer, None
+        try:
+            old = self.load(addresses, item_bytes, count, mask)[:, 0]
+            self.store(addresses, item_bytes, function(old)[:, None], mask)
+        finally:
+            self.observer = observer
+        return old
 
     def _tell(self, direction: str, addresses: Addresses, span: int) -> None:
         """Tell the observer; count the sectors: an aligned span lies in one or fills some."""

@@ -22,6 +22,12 @@ SHARED_WINDOW: Final = 1 << 52
 SHARED_WINDOW_BYTES: Final = 1 << 32
 """Extent of the window: all shared addresses."""
 
+LOCAL_WINDOW: Final = 1 << 55
+"""Generic address of byte 0 of local memory, which is another byte for each thread."""
+
+LOCAL_WINDOW_BYTES: Final = 1 << 24
+"""Extent of the window; a thread has at most 512 KiB."""
+
 SHARED_BASE: Final = 1024
 """Offset of the first shared variable; below it lies what the system reserves from sm_90 on."""
 

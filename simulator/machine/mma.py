@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.errors import Unsupported
+from simulator.machine.block_scale import ScaledDescriptor, Scales, read_scales
 from simulator.machine.shared_memory import SharedMemory
 from simulator.machine.tensor_core import (
     Block,
@@ -23,12 +25,15 @@ from simulator.machine.tensor_core import (
     operand_chunks,
 )
 from simulator.machine.tensor_memory import TensorMemory
-from simulator.numerics.accumulate import Accumulate
-from simulator.numerics.formats import F16, Floats, decode, encode
+from simulator.numerics.accumulate import Accumulate, scaled_sum
+from simulator.numerics.formats import E2M1, F16, Floats, decode, encode
 
 _S32 = np.iinfo(np.int32)
 _HALF = 16
 """Lanes of a warp's quarter that 64 rows of one CTA fill."""
+_LANES = 128
+_K_COLUMNS = 8
+"""Columns of tensor memory that hold the 32 bytes of K of an operand A."""
 
 
 @dataclass(frozen=True)
@@ -43,16 +48,34 @@ class Cta:
 class Mma:
     """One tcgen05.mma: qualifiers, decoded operands, and whether D is added to.
 
-    ``accumulator`` is a tensor memory address.
+    ``accumulator`` is a tensor memory address, and so is ``a`` if that operand lies there.
     """
 
     cta_group: int
     weight_stationary: bool
     instruction: InstructionDescriptor
-    a: SharedDescriptor
+    a: SharedDescriptor | int
     b: SharedDescriptor
     accumulator: int
     accumulate: bool
+
+
+@dataclass(frozen=True)
+class ScaledMma:
+    """One block-scaled tcgen05.mma, as ``Mma``, with the scales of A and of B."""
+
+    cta_group: int
+    instruction: ScaledDescriptor
+    a: SharedDescriptor | int
+    b: SharedDescriptor
+    accumulator: int
+    accumulate: bool
+    scales: tuple[Scales, Scales]
+
+    @property
+    def weight_stationary(self) -> bool:
+        """There is no such form."""
+        return False
 
 
 def read_operand(
@@ -68,15 +91,66 @@ def read_operand(
     Raises OutOfBounds if the operand reaches beyond the CTA's shared memory, Uninitialised if
     nothing has written some of it.
     """
-    element_bytes = fmt.storage_bits // 8
+    element_bytes = max(fmt.storage_bits // 8, 1)
     chunks = operand_chunks(descriptor, rows, element_bytes=element_bytes, mn_major=mn_major)
     data = shared.read_chunks(chunks)
+    if fmt is E2M1:
+        return _nibbles(data.reshape(rows, -1))
     if isinstance(fmt, Integer):
         whole = data.reshape(len(chunks), -1).view(np.int8 if fmt.is_signed else np.uint8)
         values = whole.astype(np.float32)
     else:
         values = decode(data.reshape(len(chunks), -1).view(f"u{element_bytes}"), fmt)
     return values.T if mn_major else values
+
+
+def _nibbles(data: NDArray[np.uint8]) -> Floats:
+    """The e2m1 values of packed bytes [rows, bytes], the low half of each byte first."""
+    codes = np.stack([data & 0xF, data >> 4], axis=-1)
+    return decode(codes.reshape(len(data), -1), E2M1)
+
+
+def read_tensor_operand(
+    memory: TensorMemory, address: int, rows: int, fmt: OperandFormat
+) -> Floats:
+    """The values [rows, k] of an operand A in tensor memory: row r in lane r, dense along K.
+
+    Raises Unsupported for other shapes than 128 rows, OutOfBounds and Uninitialised.
+    """
+    lane, column = address >> 16, address & 0xFFFF
+    if rows != _LANES or lane:
+        raise Unsupported(f"tcgen05.mma: {rows} rows of A in tensor memory at lane {lane}")
+    words = np.ascontiguousarray(memory.read_block(slice(0, _LANES), column, _K_COLUMNS))
+    if isinstance(fmt, Integer):
+        return words.view(np.int8 if fmt.is_signed else np.uint8).astype(np.float32)
+    if fmt is E2M1:
+        return _nibbles(words.view(np.uint8))
+    return decode(words.view(f"u{fmt.storage_bits // 8}"), fmt)
+
+
+def scaled_mma(operation: ScaledMma, ctas: Sequence[Cta], *, is_ideal: bool) -> None:
+    """Compute D = (A scaled) (B scaled) (+ D), as ``mma``. Each CTA has its rows' scales of A.
+
+    ``is_ideal`` rounds the sum once; see ``scaled_sum``.
+    """
+    instruction, column = operation.instruction, operation.accumulator & 0xFFFF
+    blocks = accumulator_blocks(operation.cta_group, False, instruction.m, instruction.n)
+    if operation.accumulator >> 16:
+        raise Unsupported(f"tcgen05.mma.block_scale: D at lane {operation.accumulator >> 16}")
+    a, b = _read_operands(operation, ctas)
+    c = _read_accumulator(blocks, ctas, column, operation) if operation.accumulate else None
+    for block in blocks:
+        memory, (of_a, of_b) = ctas[block.cta].tensor_memory, operation.scales
+        height = block.rows.stop - block.rows.start
+        scales_a = read_scales(memory, of_a, height, instruction.scale)
+        scales_b = read_scales(memory, of_b, instruction.n, instruction.scale)
+        part = scaled_sum(
+            (a[block.rows], scales_a),
+            (b, scales_b),
+            None if c is None else c[block.rows],
+            is_ideal=is_ideal,
+        )
+        memory.write_block(block.lanes, column, part)
 
 
 def mma(operation: Mma, ctas: Sequence[Cta], accumulate: Accumulate) -> None:
@@ -141,15 +215,23 @@ def _added(
     return encode(d.view(np.uint32), F16).view(np.float32)
 
 
-def _read_operands(operation: Mma, ctas: Sequence[Cta]) -> tuple[Floats, Floats]:
+def _read_operands(operation: Mma | ScaledMma, ctas: Sequence[Cta]) -> tuple[Floats, Floats]:
     """A [m, k] and B [n, k], put together from the parts of the CTAs."""
     side = operation.instruction
 
-    def gather(at: SharedDescriptor, rows: int, fmt: OperandFormat, major: bool) -> Floats:
+    def read(
+        cta: Cta, at: SharedDescriptor | int, rows: int, fmt: OperandFormat, major: bool
+    ) -> Floats:
+        if isinstance(at, SharedDescriptor):
+            return read_operand(cta.shared, at, rows, fmt=fmt, mn_major=major)
+        if major or operation.weight_stationary:
+            form = "M-major" if major else ".ws"
+            raise Unsupported(f"tcgen05.mma: A in tensor memory that is {form}")
+        return read_tensor_operand(cta.tensor_memory, at, rows, fmt)
+
+    def gather(at: SharedDescriptor | int, rows: int, fmt: OperandFormat, major: bool) -> Floats:
         rows //= len(ctas)
-        return np.concatenate(
-            [read_operand(cta.shared, at, rows, fmt=fmt, mn_major=major) for cta in ctas]
-        )
+        return np.concatenate([read(cta, at, rows, fmt, major) for cta in ctas])
 
     a = gather(operation.a, side.m, side.a, side.mn_major_a)
     b = gather(operation.b, side.n, side.b, side.mn_major_b)
@@ -157,7 +239,7 @@ def _read_operands(operation: Mma, ctas: Sequence[Cta]) -> tuple[Floats, Floats]
 
 
 def _read_accumulator(
-    blocks: Sequence[Block], ctas: Sequence[Cta], column: int, operation: Mma
+    blocks: Sequence[Block], ctas: Sequence[Cta], column: int, operation: Mma | ScaledMma
 ) -> Floats:
     """D [m, n] as it lies in the tensor memories."""
     c = np.empty((operation.instruction.m, operation.instruction.n), np.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -56,15 +57,40 @@ class SharedMemory:
         ``mask`` has the lanes whose offsets these are, None if they are 32. Raises ``Trap`` for a
         misaligned offset, ``OutOfBounds`` or ``Uninitialised``, naming lanes.
         """
+        index = self._written(offsets, item_bytes, count, mask)
+        self._report(index, item_bytes, write=False)
+        if self.observer is not None:
+            self.observer.lane_access(offsets.astype(np.int64), item_bytes * count, mask, False)
+        return self._words[item_bytes][index]
+
+    def update(
+        self,
+        offsets: Offsets,
+        item_bytes: int,
+        count: int,
+        function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]],
+        mask: Mask | None = None,
+    ) -> npt.NDArray[Any]:
+        """Replace ``count`` items at one offset by ``function`` of them, atomically; the old ones.
+
+        Atomic operations are in no race with each other, and the observer is not told of them.
+        Errors are those of ``load``.
+        """
+        index = self._written(offsets, item_bytes, count, mask)
+        old = self._words[item_bytes][index][:, 0]
+        self._words[item_bytes][index[:, 0]] = function(old)
+        return old
+
+    def _written(
+        self, offsets: Offsets, item_bytes: int, count: int, mask: Mask | None
+    ) -> npt.NDArray[np.int64]:
+        """As ``_index``, of items that must have been written."""
         index = self._index(offsets, item_bytes, count, mask)
         if self._check_initialised:
             written = self._valid_words[item_bytes][index] == _VALID[item_bytes]
             if not written.all():
                 self._refuse(offsets, ~written.all(axis=0), mask, Uninitialised, _UNWRITTEN)
-        self._report(index, item_bytes, write=False)
-        if self.observer is not None:
-            self.observer.lane_access(offsets.astype(np.int64), item_bytes * count, mask, False)
-        return self._words[item_bytes][index]
+        return index
 
     def store(
         self,

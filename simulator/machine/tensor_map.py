@@ -32,6 +32,8 @@ _ELEMENTS = {
     0: ("u8", 1), 1: ("u16", 2), 2: ("u32", 4), 3: ("s32", 4), 4: ("u64", 8), 5: ("s64", 8),
     6: ("f16", 2), 7: ("f32", 4), 9: ("f64", 8), 10: ("bf16", 2),
 }  # fmt: skip
+_PACKED_ELEMENTS = {11: ("u4", 2)}
+"""Elements that share a byte, without padding, and how many do: as the DSL encodes e2m1."""
 _UNVERIFIED_ELEMENTS = {8: "f32.ftz"}
 # Bits of the flag word whose meaning is known: encoder mark 1, rank 4-6, element 7-10, swizzle
 # 13-14, NaN fill 15, tf32 16, L2 promotion 17-18 (no effect on values), swizzle atoms of 32 bytes
@@ -74,7 +76,8 @@ class TensorMap:
     """A tiled tensor in global memory and the box that one instruction moves.
 
     ``dims`` and ``box`` count elements, ``strides`` bytes, innermost dimension first; ``swizzle``
-    is the span in bytes, 0 for none, and ``atom`` the bytes that it keeps together.
+    is the span in bytes, 0 for none, and ``atom`` the bytes that it keeps together. Where
+    ``packing`` numbers share a byte, that byte is the element.
     """
 
     address: int
@@ -85,6 +88,19 @@ class TensorMap:
     box: tuple[int, ...]
     swizzle: int
     atom: int = 16
+    packing: int = 1
+
+    def elements(self, coordinates: Sequence[int]) -> tuple[int, ...]:
+        """An instruction's coordinates, which count numbers, as those of elements.
+
+        Raises Trap if they point into the middle of a byte.
+        """
+        first, *rest = coordinates
+        if first % self.packing:
+            raise Trap(
+                f"tensor map: coordinate {first} of numbers of which {self.packing} share a byte"
+            )
+        return (first // self.packing, *rest)
 
     @property
     def rank(self) -> int:
@@ -118,7 +134,7 @@ def _decode(raw: bytes) -> TensorMap:
     (address, flags), high = struct.unpack_from("<QI", raw), struct.unpack_from("<I", raw, 28)[0]
     _refuse_unknown(flags, element_strides=int.from_bytes(raw[52:55], "little"))
     rank = (flags >> 4 & 7) + 1
-    element, element_bytes = _element(flags >> 7 & 15)
+    element, element_bytes, packing = _element(flags >> 7 & 15)
     if flags >> 16 & 1:
         element = "tf32"
     low = struct.unpack_from("<4I", raw, 12)
@@ -127,11 +143,12 @@ def _decode(raw: bytes) -> TensorMap:
         address=address,
         element=element,
         element_bytes=element_bytes,
-        dims=tuple(x + 1 for x in struct.unpack_from(f"<{rank}I", raw, 32)),
+        dims=_packed([x + 1 for x in struct.unpack_from(f"<{rank}I", raw, 32)], packing),
         strides=(element_bytes, *outer),
-        box=tuple(x + 1 for x in raw[55 : 55 + rank]),
+        box=_packed([x + 1 for x in raw[55 : 55 + rank]], packing),
         swizzle=_SWIZZLE_BYTES[flags >> 13 & 3],
         atom=32 if flags >> 19 & 1 else _CHUNK,
+        packing=packing,
     )
     if tensor_map.swizzle and tensor_map.row_bytes > tensor_map.swizzle:
         raise Trap(
@@ -156,11 +173,22 @@ def _refuse_unknown(flags: int, element_strides: int) -> None:
         raise Unsupported(f"tensor map: element strides other than 1 (field {element_strides:#x})")
 
 
-def _element(code: int) -> tuple[str, int]:
+def _packed(extents: list[int], packing: int) -> tuple[int, ...]:
+    """Extents in numbers as those in elements."""
+    if extents[0] % packing:
+        raise Unsupported(f"tensor map: {extents[0]} numbers of which {packing} share a byte")
+    return (extents[0] // packing, *extents[1:])
+
+
+def _element(code: int) -> tuple[str, int, int]:
+    """Name, bytes, and how many numbers share an element."""
+    if code in _PACKED_ELEMENTS:
+        name, packing = _PACKED_ELEMENTS[code]
+        return name, 1, packing
     if code not in _ELEMENTS:
         name = _UNVERIFIED_ELEMENTS.get(code, "unknown")
         raise Unsupported(f"tensor map: element type {code} ({name})")
-    return _ELEMENTS[code]
+    return (*_ELEMENTS[code], 1)
 
 
 def box_bounds(tensor_map: TensorMap, coords: Sequence[int]) -> tuple[BoxBounds, ...]:

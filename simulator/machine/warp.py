@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from simulator.errors import Location, Trap
 from simulator.isa.values import BITS, DTYPES, STORAGE
+from simulator.machine.local_memory import LocalMemory
 
 if TYPE_CHECKING:
     from simulator.machine.cluster import Cta
@@ -81,6 +82,7 @@ class Warp:
         self.position = 0
         self.instructions = 0
         self.polls = 0
+        self._local: LocalMemory | None = None
 
     # 1. Divergence
 
@@ -122,6 +124,15 @@ class Warp:
     def lanes(self, mask: Mask | None) -> npt.NDArray[np.intp]:
         """The numbers of the active lanes."""
         return np.arange(LANES) if mask is None else np.flatnonzero(mask)
+
+    @property
+    def local(self) -> LocalMemory:
+        """The local memory of the lanes. Made when first used: few kernels have any."""
+        if self._local is None:
+            launch = self.cta.cluster.launch
+            check = launch.checks.initialisation
+            self._local = LocalMemory(launch.program.local_bytes, check_initialised=check)
+        return self._local
 
     # 2. Waiting
 

@@ -143,4 +143,37 @@ def _toward_zero(values: Doubles) -> Floats:
     return np.where(np.isfinite(values), cut, values).astype(np.float32)
 
 
+@np.errstate(all="ignore")
+def scaled_sum(
+    a: tuple[Floats, Doubles], b: tuple[Floats, Doubles], c: Floats | None, *, is_ideal: bool
+) -> Floats:
+    """Float32 [m, n] of block-scaled operands, each values [rows, k] and scales [rows, blocks].
+
+    The products of a block are added up exactly and multiplied by both scales exactly. Those terms
+    and the accumulator are then one fused sum as of ``b200`` or, if ``is_ideal``, rounded once. No
+    measurement of a B200 is known that says so: an assumption.
+    """
+    (values_a, scales_a), (values_b, scales_b) = a, b
+    blocks = scales_a.shape[1]
+    parts_a = values_a.astype(np.float64).reshape(len(values_a), blocks, -1)
+    parts_b = values_b.astype(np.float64).reshape(len(values_b), blocks, -1)
+    start = np.zeros((len(values_a), len(values_b))) if c is None else c.astype(np.float64)
+    terms = [start]
+    for block in range(blocks):
+        exact = parts_a[:, block] @ parts_b[:, block].T
+        terms.append(exact * np.outer(scales_a[:, block], scales_b[:, block]))
+    if is_ideal:
+        return canonical_nan(np.sum(terms, axis=0).astype(np.float32))
+    return _fused_terms(terms)
+
+
+def _fused_terms(terms: list[Doubles]) -> Floats:
+    """The sum of terms, each cut 25 bits below the largest exponent, cut toward zero."""
+    exponents = [np.where(t == 0, _ACCUMULATOR_MIN_EXPONENT, np.frexp(t)[1] - 1) for t in terms]
+    largest = np.maximum(np.max(exponents, axis=0), _ACCUMULATOR_MIN_EXPONENT)
+    scale = np.ldexp(1.0, FRACTION_BITS - largest)
+    total = np.sum([np.trunc(term * scale) for term in terms], axis=0)
+    return canonical_nan(_toward_zero((total + 0.0) / scale))
+
+
 STRATEGIES = MappingProxyType({"ideal": ideal, "b200": b200, "hopper": hopper})

@@ -36,7 +36,7 @@ class Special:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """The name of a kernel parameter or of a shared variable, used as its address."""
+    """The name of a kernel parameter or of a variable, used as its address."""
 
     name: str
 
@@ -128,8 +128,8 @@ class Param:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedVariable:
-    """A ``.shared`` variable; ``size`` is None for the dynamically sized ``.extern`` one."""
+class Variable:
+    """A ``.shared`` or ``.local`` variable; ``size`` is None for the dynamic ``.extern`` one."""
 
     name: str
     alignment: int
@@ -143,8 +143,9 @@ class Kernel:
     name: str
     params: tuple[Param, ...]
     body: tuple[Instruction | LabelMark, ...]
-    shared: tuple[SharedVariable, ...]
+    shared: tuple[Variable, ...]
     directives: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    local: tuple[Variable, ...] = ()
 
     @property
     def param_bytes(self) -> int:

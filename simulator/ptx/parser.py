@@ -109,7 +109,7 @@ class _Parser:
         self._at = 0
         self._files = _files(tokens)
         self._source: str | None = None
-        self._shared: list[nodes.SharedVariable] = []
+        self._shared: list[nodes.Variable] = []
         """The module's; those of a kernel are found in its body."""
 
     # 1. Tokens
@@ -190,22 +190,22 @@ class _Parser:
         while self._next().text != text:
             pass
 
-    def _variable(self) -> nodes.SharedVariable:
-        """What follows ``.shared``: alignment, type, name, and the extent of an array."""
+    def _variable(self) -> nodes.Variable:
+        """What follows ``.shared`` or ``.local``: alignment, type, name, extent of an array."""
         alignment = self._integer() if self._accept(".align") else 1
         kind = self._next()
         item = TYPE_BYTES.get(kind.text.lstrip("."))
         if item is None:
-            _refuse(kind.line, f"a shared variable of type {kind.text!r}")
+            _refuse(kind.line, f"a variable of type {kind.text!r}")
         name, size = self._next().text, item
         while self._accept("["):
             if self._accept("]"):
                 self._expect(";")
-                return nodes.SharedVariable(name, max(alignment, item), None)
+                return nodes.Variable(name, max(alignment, item), None)
             size *= self._integer()
             self._expect("]")
         self._expect(";")
-        return nodes.SharedVariable(name, max(alignment, item), size)
+        return nodes.Variable(name, max(alignment, item), size)
 
     # 3. Kernels
 
@@ -223,12 +223,18 @@ class _Parser:
             directives[token.text[1:]] = tuple(values)
         self._expect("{")
         shared, start = list(self._shared), self._at
-        raw = self._body(shared)
-        symbols = {p.name for p in params} | {v.name for v in shared}
+        local: list[nodes.Variable] = []
+        raw = self._body(shared, local)
+        symbols = {p.name for p in params} | {v.name for v in (*shared, *local)}
         body = tuple(r if isinstance(r, nodes.LabelMark) else _resolve(r, symbols) for r in raw)
         used = {token.text for token in self._tokens[start : self._at]}
         return nodes.Kernel(
-            name, params, body, tuple(v for v in shared if v.name in used), directives
+            name,
+            params,
+            body,
+            tuple(v for v in shared if v.name in used),
+            directives,
+            tuple(local),
         )
 
     def _params(self) -> tuple[nodes.Param, ...]:
@@ -255,8 +261,10 @@ class _Parser:
             offset += size
         return tuple(params)
 
-    def _body(self, shared: list[nodes.SharedVariable]) -> list[_Raw | nodes.LabelMark]:
-        """The statements of a function; variables that it declares are added to ``shared``."""
+    def _body(
+        self, shared: list[nodes.Variable], local: list[nodes.Variable]
+    ) -> list[_Raw | nodes.LabelMark]:
+        """The statements of a function; what it declares is added to ``shared`` or ``local``."""
         out: list[_Raw | nodes.LabelMark] = []
         scope, count, self._source = _Scope(0, None), 0, None
         while True:
@@ -274,6 +282,8 @@ class _Parser:
                 self._registers(scope)
             elif token.text == ".shared":
                 shared.append(self._variable())
+            elif token.text == ".local":
+                local.append(self._variable())
             elif token.text == ".pragma":
                 self._skip(";")
             elif token.kind == "name" and self._accept(":"):

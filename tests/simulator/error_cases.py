@@ -26,6 +26,7 @@ from simulator.host.runtime import Call
 from simulator.isa.table import TABLE
 from simulator.launch import Extent, Tensor, launch_kernel
 from simulator.machine import tensor_core, tensor_map, tensor_memory
+from tests.simulator.block_scale_refusals import scaled_refusals
 from tests.simulator.host.test_capture import configuration, read
 from tests.simulator.ptx_text import aligned, module, run
 from tests.simulator.sanitizer.test_checks import FAULTS
@@ -231,6 +232,20 @@ def _far(raw: bytearray) -> None:
     raw[36:40] = (99).to_bytes(4, "little")
 
 
+def atomics() -> Iterator[Case]:
+    """What atomic operations and remote stores refuse."""
+    other = "mapa.shared::cluster.u32 %r2, %r1, 1;\n"
+    yield in_shared("Trap", other + "red.shared.add.u32 [%r2], 1;", **PAIR)
+    local = ".local .b32 here; mov.b64 %rd1, here; cvta.local.u64 %rd1, %rd1;\n"
+    yield program("Trap", local + "red.add.u32 [%rd1], 1;")
+    yield program("OutOfBounds", local + "st.local.u32 [%rd1+4], 1;")
+    yield program("Uninitialised", local + "ld.local.u32 %r1, [%rd1];")
+    store = "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r2], 1, [%r1];"
+    yield in_shared("Trap", other + store, **PAIR)
+    copy = "mov.b64 %rd1, 4096; cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r1], 8;"
+    yield in_shared("Trap", copy)
+
+
 def bulk_copies() -> Iterator[Case]:
     """What bulk tensor copies refuse."""
     for clear, put in (
@@ -250,6 +265,10 @@ def bulk_copies() -> Iterator[Case]:
     yield _loaded("Trap", into="%r1+64")
     yield _loaded("OutOfBounds", into="%r1+384")
     yield Case("Trap", lambda: tensor_map.shared_chunks(24, 0, 0))
+    packed = tensor_map.TensorMap(0, "u4", 1, (8,), (1,), (8,), 0, packing=2)
+    yield Case("Trap", lambda: packed.elements((3,)))
+    yield Case("Unsupported", _reduction_of_bytes)
+    yield Case("Unsupported", lambda: tensor_map._packed([3], 2))
     room = np.zeros(64, np.uint8)
     yield Case("OutOfBounds", lambda: tensor_map.read_shared(room, 0, 128, 0))
     yield Case("Uninitialised", _store_of_nothing)
@@ -260,6 +279,13 @@ def _without_the_tensor() -> None:
     raw = bytearray(map_bytes(array, (16, 4)))
     raw[:8] = (4096).to_bytes(8, "little")
     run(load_box((0, 0), 64), {"map": bytes(raw)}, shared_bytes=256)
+
+
+def _reduction_of_bytes() -> None:
+    array = aligned((8, 64), "uint8")
+    form = "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group"
+    body = f"{SHARED}mov.u64 %rd1, map; {form} [%rd1, {{0, 0}}], [%r1];"
+    run(body, {"map": map_bytes(array, (16, 4)), "x": array}, threads=1, shared_bytes=256)
 
 
 def _store_of_nothing() -> None:
@@ -318,6 +344,11 @@ def tensor_cores() -> Iterator[Case]:
     yield multiplied("Trap", form="cta_group::2.kind::f16", only=odd, **PAIR)
     yield Case("Trap", lambda: tensor_core.accumulator_blocks(2, True, 64, 64))
     yield Case("Unsupported", lambda: tensor_core._operand_format("mxf4", 0, "A"))
+
+
+def block_scales() -> Iterator[Case]:
+    """What block-scaled MMAs refuse, and A in tensor memory."""
+    return (Case(*refusal) for refusal in scaled_refusals())
 
 
 def tensor_memories() -> Iterator[Case]:
@@ -426,8 +457,8 @@ def _broken() -> None:
 
 
 GROUPS = (
-    instructions, memory, barriers, launches, bulk_copies, tensor_cores, tensor_memories, texts,
-    hosts, checks, bugs,
+    instructions, memory, barriers, launches, atomics, bulk_copies, tensor_cores, block_scales,
+    tensor_memories, texts, hosts, checks, bugs,
 )  # fmt: skip
 CASES = [case for group in GROUPS for case in group()]
 

@@ -234,9 +234,9 @@ def test_a_kernel_has_the_shared_variables_that_it_uses():
         before=before,
     )
     assert found.shared == (
-        nodes.SharedVariable("dynamic", 1024, None),
-        nodes.SharedVariable("other", 8, 64),
-        nodes.SharedVariable("own", 2, 10),
+        nodes.Variable("dynamic", 1024, None),
+        nodes.Variable("other", 8, 64),
+        nodes.Variable("own", 2, 10),
     )
 
 
@@ -277,7 +277,7 @@ def test_two_kernels_do_not_share_registers_or_labels():
         (".global .b32 x;", 4, ".global"),
         (".func f() { ret; }", 4, ".func"),
         (".entry k() {\n bra NOWHERE;\n}", 5, "NOWHERE"),
-        (".entry k() {\n .local .b8 x[4];\n}", 5, ".local"),
+        (".entry k() {\n .const .b8 x[4];\n}", 5, ".const"),
         (".entry k() {\n @%p1 ret;\n}", 5, "%p1"),
         (".entry k() {\n ret\n}", 6, "'}'"),
         (".entry k() {\n ret;\n", 6, "ends"),

@@ -270,3 +270,79 @@ def test_a_shuffle_does_not_leave_its_group():
         shfl.sync.bfly.b32 %r2, %lane, 16, 31, %r1;""",
     )
     assert "does not take part" in error.message
+
+
+# 5. match
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+def test_match(bits):
+    """Values that agree in their low half count as different where the high half does."""
+    rng = np.random.default_rng(bits)
+    low, high = rng.integers(0, 3, 32, np.uint32), rng.integers(0, 2, 32, np.uint32)
+    values = low.astype(np.uint64) + (high.astype(np.uint64) << np.uint64(32 if bits == 64 else 2))
+    found = np.zeros(32, np.uint32)
+    members = np.where(np.arange(32) % 4 < 3, 0x77777777, 0x88888888).astype(np.uint32)
+    every, alike = np.zeros(32, np.uint32), np.zeros(32, np.uint32)
+    register = "%r1" if bits == 32 else "%rd40"
+    values = values.astype(f"u{bits // 8}")
+    width = bits // 8
+    run(
+        f"""mul.wide.u32 %rd1, %lane, {width}; ld.param.u64 %rd2, [x]; add.u64 %rd2, %rd2, %rd1;
+        ld.global.u{bits} {register}, [%rd2];"""
+        + load("%r2", "m")
+        + f"""match.any.sync.b{bits} %r3, {register}, %r2;
+        and.b{bits} {register}, {register}, 1;
+        match.all.sync.b{bits} %r4|%p1, {register}, %r2; selp.u32 %r5, 1, 0, %p1;"""
+        + store("%r3", "found")
+        + store("%r4", "every")
+        + store("%r5", "alike"),
+        {"x": values, "m": members, "found": found, "every": every, "alike": alike},
+    )
+    plain = values.tolist()
+    for lane in LANES:
+        group = [other for other in LANES if members[lane] >> other & 1]
+        expected = sum(1 << other for other in group if plain[other] == plain[lane])
+        assert found[lane] == expected
+        same = len({plain[other] & 1 for other in group}) == 1
+        assert alike[lane] == same
+        assert every[lane] == (members[lane] if same else 0)
+
+
+def test_match_all_of_one_value():
+    every = np.zeros(32, np.uint32)
+    run("match.all.sync.b32 %r4|%p1, 7, -1;" + store("%r4"), {"out": every})
+    assert (every == FULL).all()
+
+
+# 6. redux of f32
+
+CORNERS = [0x00000000, 0x80000000, 0x7F800000, 0xFF800000, 0x00000001, 0x807FFFFF, 0x7FC01234]
+
+
+@pytest.mark.parametrize("nan", ["", ".NaN"])
+@pytest.mark.parametrize("size", ["", ".abs"])
+@pytest.mark.parametrize("op", ["min", "max"])
+def test_redux_of_floats(op, size, nan):
+    """Order by bit patterns: -0 below +0, NaN left out unless it is asked for."""
+    rng = np.random.default_rng(11)
+    corners = np.array(CORNERS * 5, np.uint32)
+    for numbers in (
+        random_words(12),
+        rng.choice(corners[:6], 32),
+        corners[:32],
+        np.full(32, 0xFFC00001, np.uint32),
+    ):
+        out = np.zeros(32, np.uint32)
+        run(
+            load("%r1", "a") + f"redux.sync.{op}{size}{nan}.f32 %r2, %r1, -1;" + store("%r2"),
+            {"a": numbers, "out": out},
+        )
+        values = [x & 0x7FFFFFFF if size else x for x in numbers.tolist()]
+        known = [x for x in values if x & 0x7FFFFFFF <= 0x7F800000]
+        if not known or (nan and len(known) < 32):
+            expected = 0x7FFFFFFF
+        else:
+            key = {x: -(x & 0x7FFFFFFF) - 1 if x >> 31 else x for x in known}
+            expected = (min if op == "min" else max)(known, key=key.__getitem__)
+        assert (out == expected).all()

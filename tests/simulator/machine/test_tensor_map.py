@@ -76,7 +76,7 @@ def test_bytes_past_the_meaningful_ones_are_ignored():
 @pytest.mark.parametrize(
     ("bits", "message"),
     [(1 << 0, "flag bits 0x1"), (1 << 11, "flag bits 0x800"), (1 << 16, "tf32"),
-     (8 << 7, "f32.ftz"), (11 << 7, "element type 11"), (1 << 6, "rank 7")],
+     (8 << 7, "f32.ftz"), (12 << 7, "element type 12"), (1 << 6, "rank 7")],
 )  # fmt: skip
 def test_unknown_flags_are_refused_by_name(bits, message):
     raw = bytearray(SAMPLES["u8r3"])
@@ -89,6 +89,22 @@ def test_marks_of_the_dsl_encoder_are_accepted():
     raw = bytearray(SAMPLES["u8r3"])
     struct.pack_into("<I", raw, 8, struct.unpack_from("<I", raw, 8)[0] | 1 << 1 | 1 << 21)
     assert tensor_map.decode(bytes(raw)) == READABLE["u8r3"]
+
+
+def test_two_numbers_of_4_bits_share_a_byte():
+    """Extents and coordinates count numbers; bytes are what is moved."""
+    raw = bytearray(SAMPLES["u8r3"])
+    struct.pack_into("<I", raw, 8, struct.unpack_from("<I", raw, 8)[0] | 11 << 7)
+    found = tensor_map.decode(bytes(raw))
+    whole = READABLE["u8r3"]
+    assert (found.dims, found.box) == ((288, *whole.dims[1:]), (32, *whole.box[1:]))
+    assert (found.box_bytes, found.strides) == (whole.box_bytes // 2, whole.strides)
+    assert found.elements((6, 5, 4)) == (3, 5, 4)
+    with pytest.raises(Trap, match="coordinate 7"):
+        found.elements((7, 5, 4))
+    raw[55] = 62
+    with pytest.raises(Unsupported, match="63 numbers"):
+        tensor_map.decode(bytes(raw))
 
 
 def test_rows_longer_than_the_swizzle_span_trap():
