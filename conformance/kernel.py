@@ -44,6 +44,7 @@ MAX_SPLITS = 256
 # Imported when asked for: an adapter pulls in its kernel's whole toolchain.
 REPOSITORY_KERNELS = {
     "optimized": "conformance.adapters.optimized:kernel",
+    "torch-eager": "conformance.adapters.torch_eager:kernel",
     "tokenspeed-mla-2.0.4-fp8": "conformance.adapters.tokenspeed:fp8_2_0_4",
     "tokenspeed-mla-2.0.4-bf16": "conformance.adapters.tokenspeed:bf16_2_0_4",
     "tokenspeed-mla-2.0.4-fp16": "conformance.adapters.tokenspeed:fp16_2_0_4",
