@@ -272,7 +272,12 @@ def main() -> None:
     torch.set_num_threads(1)
     for name in asked.variant or VARIANTS:
         variant = VARIANTS[name]
-        program = compile_variant(example(asked.cutlass, variant.file), variant)
+        try:
+            program = compile_variant(example(asked.cutlass, variant.file), variant)
+        except SimulationError as error:
+            sys.stdout.write(f"{name:26} {type(error).__name__}: {error}\n")
+            wrong += 1
+            continue
         for policy in asked.policy or POLICIES[:1]:
             torch.manual_seed(asked.seed)
             try:

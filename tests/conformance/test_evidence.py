@@ -8,7 +8,7 @@ import pytest
 from conformance.adapters.optimized import Optimized
 from conformance.evidence import compilations, runnable, sanitizers
 from conformance.known_limits import load_limits
-from conformance.strategies import Choice
+from conformance.strategies import Choice, covering_array
 from reference.problem import Dims, Problem, Recipe
 from simulator.checks import CHECKS
 from simulator.errors import Deadlock, Location, OutOfBounds, Unsupported
@@ -56,6 +56,15 @@ def test_a_fence_taken_out_of_a_real_kernel_is_found():
     assert found(Optimized()) == dict.fromkeys(CHECKS, 0.0)
     without = Optimized(transform=lambda ptx: ptx.replace("fence.proxy.async.shared::cta;", ""))
     assert found(without)["proxy"] > 0
+
+
+@pytest.mark.slow
+def test_no_check_reports_anything_of_our_kernels():
+    subject = cases.subject(Optimized())
+    drawn = covering_array("default", subject.kernel)
+    measured = list(sanitizers(subject, drawn, most=100))
+    assert {one.name: one.value for one in measured} == dict.fromkeys(CHECKS, 0.0)
+    assert all(one.detail["runs"] >= 12 for one in measured)  # of two kernels each
 
 
 def test_each_kernel_of_a_compilation_is_looked_at():
