@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.simulator import error_cases
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/simulator/errors.md"
 KINDS = {
@@ -62,6 +64,12 @@ def missing(text: str, page: str) -> list[str]:
             re.fullmatch("(.*: )?" + wanted, message, re.DOTALL) for message in shown.get(kind, ())
         )
     ]
+
+
+def test_the_page_has_what_the_programs_say():
+    assert PAGE.read_text(encoding="utf-8") == error_cases.page(), (
+        "write it again: python -m tests.simulator.error_cases > docs/simulator/errors.md"
+    )
 
 
 def test_the_page_has_a_message_of_each_error():

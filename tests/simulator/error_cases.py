@@ -2,9 +2,8 @@
 
     python -m tests.simulator.error_cases > docs/simulator/errors.md
 
-``tests/simulator/test_error_messages.py`` runs them and compares with the page;
-``tests/architecture/test_error_messages.py`` demands a message of the page for each place in the
-simulator that makes an error.
+``tests/architecture/test_error_messages.py`` runs them and compares with the page, and demands a
+message there for each place in the simulator that makes an error.
 """
 
 from __future__ import annotations
