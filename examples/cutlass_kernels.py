@@ -1,6 +1,6 @@
 """Examples of CUTLASS beyond dense GEMM, as published, run without a GPU and judged.
 
-    PYTHONPATH=. python examples/cutlass_kernels.py --cutlass PATH [--variant NAME] [--races]
+    PYTHONPATH=. python examples/cutlass_kernels.py --cutlass PATH [--variant NAME] [--checks all]
 
 Block-scaled and blockwise-scaled GEMM, mixed-input GEMM, and attention. PATH and what is compared
 are as in examples/cutlass_gemm.py; docs/simulator/kernels_run.md has the figures.
@@ -27,7 +27,7 @@ from cutlass import cute
 from cutlass.cute import runtime
 
 from examples.cutlass_gemm import CLUSTERS, ELEMENTS, POLICIES, Figures
-from simulator.checks import Checks
+from simulator.checks import CHECKS, PRESETS, Checks
 from simulator.errors import SimulationError
 from simulator.launch import LoadedProgram, Policy, Tensor, launch, load
 
@@ -311,7 +311,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--variant", action="append", choices=VARIANTS, help="default: all")
     parser.add_argument("--policy", action="append", choices=POLICIES, help="default: fair")
     parser.add_argument("--seed", type=int, default=0, help="of data and policies; default 0")
-    parser.add_argument("--races", action="store_true", help="look for races and proxies: slow")
+    parser.add_argument(
+        "--checks", action="append", choices=(*PRESETS, *CHECKS), help="default: the usual ones"
+    )
     return parser.parse_args()
 
 
@@ -319,7 +321,7 @@ def main() -> None:
     """Run what was asked for and print a line for each run; the exit status says if all is well."""
     asked, wrong = parsed(), 0
     torch.set_num_threads(1)
-    checks = Checks(True, asked.races, asked.races)
+    checks = Checks.of(*asked.checks) if asked.checks else Checks()
     for name in asked.variant or VARIANTS:
         variant = VARIANTS[name]
         program = compile_variant(module_of(asked.cutlass, variant.file), variant)

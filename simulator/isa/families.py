@@ -17,6 +17,7 @@ from simulator.isa import (
     launch_control,
     logic,
     matrix_fragments,
+    matrix_multiply,
     memory,
     move,
     packed_conversion,
@@ -32,6 +33,6 @@ __all__ = ["FAMILIES", "TABLE"]
 FAMILIES = (
     approximation, atomics, bit_field, block_scale, bulk_copy, bulk_linear, comparison, control,
     conversion, float32, float64, half, integer, launch_control, logic, matrix_fragments,
-    memory, move, packed_conversion, remote, synchronisation, tcgen05, warp_level,
+    matrix_multiply, memory, move, packed_conversion, remote, synchronisation, tcgen05, warp_level,
 )  # fmt: skip
 """The modules whose declarations fill ``TABLE``."""
