@@ -25,6 +25,7 @@ from simulator.host.runtime import Call
 from simulator.isa.table import TABLE
 from simulator.launch import Extent, Tensor, launch_kernel
 from simulator.machine import tensor_core, tensor_map, tensor_memory
+from simulator.machine.barriers import NamedBarrier
 from tests.simulator.block_scale_refusals import scaled_refusals
 from tests.simulator.host.test_capture import configuration, read
 from tests.simulator.ptx_text import aligned, module, run
@@ -165,16 +166,10 @@ def barriers() -> Iterator[Case]:
     yield program("ProtocolError", two.format(64) + "mov.u32 %r1, 1;", threads=96)
     more = "setp.ge.u32 %p1, %t2, 32; @%p1 bra A;\n{}\nA: mov.u32 %r1, 1;"
     yield program("Deadlock", more.format("bar.sync 3, 64;"), threads=64)
-    yield Case("ProtocolError", lambda: _overfull())
+    # Warps come whole, and their number is looked at before: no kernel gets as far as this.
+    yield Case("ProtocolError", lambda: NamedBarrier("1", lambda: None).arrive(64, 32))
     for statements in ("barrier.cluster.wait;", "barrier.cluster.arrive;\n" * 2):
         yield program("ProtocolError", statements)
-
-
-def _overfull() -> None:
-    """More threads than a barrier awaits: warps come whole, so that no kernel gets there."""
-    from simulator.machine.barriers import NamedBarrier
-
-    NamedBarrier("1", lambda: None).arrive(64, 32)
 
 
 # 4. Launches
