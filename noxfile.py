@@ -115,10 +115,12 @@ def lint(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", requires=["environment"])
 def bench(session: nox.Session) -> None:
-    """Measure and print speeds; nothing is gated. Arguments after -- go to pytest."""
+    """Measure, print and record speeds; nothing is gated. Arguments after -- go to pytest."""
     require_peers(session)
     select = ("-o", "python_files=bench_*.py", "--benchmark-only")
     session.run("python", "-m", "pytest", "benchmarks", *select, *session.posargs)
+    for more in ((), ("--growth", "docs/simulator/growth.svg")):
+        session.run("python", "-m", "benchmarks.speed", *more)
 
 
 @nox.session(venv_backend="none", requires=["environment"])
