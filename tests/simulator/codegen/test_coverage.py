@@ -6,7 +6,7 @@ import pytest
 
 from simulator.codegen.families import translation
 from simulator.isa.families import TABLE
-from simulator.isa.table import Kind
+from simulator.isa.table import Entry, Kind
 
 REPEATED = [
     "add.f32",
@@ -139,7 +139,14 @@ REPEATED = [
 
 @pytest.mark.parametrize("mnemonic", REPEATED)
 def test_what_kernels_repeat_is_native(mnemonic: str) -> None:
-    assert all(translation(entry) for entry in TABLE[mnemonic])
+    entries = [entry for entry in TABLE[mnemonic] if not _has_a_in_tmem(entry)]
+    assert entries
+    assert all(translation(entry) for entry in entries)
+
+
+def _has_a_in_tmem(entry: Entry) -> bool:
+    """Whether this is an MMA whose operand A lies in TMEM, which those kernels do not use."""
+    return entry.mnemonic.startswith("tcgen05.mma") and entry.operands[1].form == "address"
 
 
 def test_most_of_the_table_needs_no_translation() -> None:
