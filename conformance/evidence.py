@@ -1,4 +1,4 @@
-"""What a sign-off asks of a kernel beside judged cases: its compilations, and what checks find.
+"""What a sign-off asks of a kernel beside judged cases: compilations, findings, executions.
 
     python -m conformance.evidence --kernel optimized
 
@@ -11,7 +11,9 @@ import argparse
 import hashlib
 import itertools
 import re
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,9 +31,10 @@ from reference.inputs import make_inputs
 from reports.records import Measurement, RecordWriter
 from simulator.checks import CHECKS
 from simulator.errors import CheckFailed, SimulationError
-from simulator.launch import Finding
+from simulator.launch import Finding, KernelRun
 
 TOOL = "evidence"
+AXIS = "simulated steps, not cycles"  # the line of the simulator's trace that is told in words
 WATCHED_KEYS = 300  # of a problem that runs under every check, by the interpreter
 WATCHED = 4  # problems of so many compilations, if nobody asks for more
 
@@ -91,6 +94,54 @@ def sanitizers(
         yield Measurement(subject.name, "sanitizer", check, float(len(texts)), "findings", detail)
 
 
+def executions(subject: Subject, drawn: Sequence[Drawn], folder: Path) -> Iterator[Measurement]:
+    """Yield what the longest of the small problems executes, and its timeline, drawn in ``folder``.
+
+    The counts are the simulator's; the timeline counts its steps, which are not cycles.
+    """
+    small = [entry for entry in drawn if max(entry[0].seq_lens, default=0) <= WATCHED_KEYS]
+    if not small:
+        return
+    problem, recipe, choice = max(small, key=lambda entry: sum(entry[0].seq_lens))
+    case = subject.case(TOOL, (problem, recipe, choice))
+    inputs = make_inputs(problem, recipe, choice.seed)
+    dims = problem.dims
+    size = f"{problem.dtype}, H {dims.num_heads}, S {dims.seq_len_q}, K {max(problem.seq_lens)}"
+    with tempfile.TemporaryDirectory() as place:
+        saved = Path(place) / "call"
+        options = replace(run_options(case), profile=True, save_to=saved)
+        for run in subject.kernel.run(problem, inputs, options).launches:
+            yield _mix(subject.name, size, run)
+        if saved.is_dir():
+            yield _timeline(subject.name, size, saved, folder)
+
+
+def _mix(kernel: str, size: str, run: KernelRun) -> Measurement:
+    """Return the instruction mix of one launch."""
+    profile = run.profile
+    assert profile is not None
+    detail = {
+        "problem": size,
+        "classes": dict(profile.by_class.most_common()),
+        "special_functions": profile.special_functions,
+        "mma_flop": dict(profile.flop),
+        "bytes": dict(profile.bytes),
+        "worst_bank_conflict": max((a.worst for a in profile.shared.values()), default=None),
+    }
+    count = float(profile.warp_instructions)
+    return Measurement(kernel, "instructions", _short(run.name), count, "warp-instructions", detail)
+
+
+def _timeline(kernel: str, size: str, saved: Path, folder: Path) -> Measurement:
+    """Draw a saved call by the simulator's own command, and return where the drawing lies."""
+    file = folder / "timeline.svg"
+    command = [sys.executable, "-m", "simulator", "trace", str(saved), "--svg", str(file)]
+    command += ["--json", str(saved / "trace.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    words = next(line for line in done.stdout.splitlines() if AXIS in line)
+    return Measurement(kernel, "timeline", size, detail={"file": file.name, "text": words})
+
+
 def ptx_digest(ptx: str) -> str:
     """Return the SHA-256 of a PTX text without the folders of its sources, which differ."""
     kept = (line for line in ptx.splitlines() if not line.lstrip().startswith(".file"))
@@ -126,8 +177,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Collect what is asked for, and say where it lies."""
     parser = argparse.ArgumentParser(
         prog="python -m conformance.evidence",
-        description="Compile what the problems of a profile need and look at the result, and run "
-        "some of them under every check of the simulator.",
+        description="Compile what the problems of a profile need and look at the result, run "
+        "some of them under every check of the simulator, and count and draw what one executes.",
     )
     parser.add_argument("--kernel", required=True, help="as for the suite")
     parser.add_argument("--profile", default="smoke", help="whose problems; default: smoke")
@@ -146,7 +197,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     with RecordWriter(TOOL, given.results, device=device_text()) as writer:
         found = sanitizers(subject, drawn, given.watched)
-        for measurement in itertools.chain(compilations(subject, drawn), found):
+        drawings = executions(subject, drawn, writer.path.parent)
+        for measurement in itertools.chain(compilations(subject, drawn), found, drawings):
             writer.measure(measurement)
             value = "" if measurement.value is None else f": {measurement.value:g}"
             sys.stdout.write(f"{measurement.topic} {measurement.name}{value}\n")

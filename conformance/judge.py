@@ -74,10 +74,18 @@ class Subject:
 
 
 class Judge:
-    """Judges cases of one session; ``on_result`` is told each result as soon as it is known."""
+    """Judges cases of one session; ``on_result`` is told each result as soon as it is known.
 
-    def __init__(self, on_result: Callable[[CaseResult], None]) -> None:
+    ``on_output`` is given what the runs that the properties look at returned.
+    """
+
+    def __init__(
+        self,
+        on_result: Callable[[CaseResult], None],
+        on_output: Callable[[Subject, Output], None] = lambda subject, output: None,
+    ) -> None:
         self._on_result = on_result
+        self._on_output = on_output
         self._runs: dict[str, Verdicts] = {}
 
     def remember(self, results: Iterable[CaseResult]) -> None:
@@ -111,7 +119,7 @@ class Judge:
             elif case.property in RELATIONS:
                 results = _related(subject, case)
             else:
-                results = _verdicts(subject, case)
+                results = _verdicts(subject, case, self._on_output)
             self._runs[run_id] = results
             for result in results.values():
                 self._on_result(result)
@@ -197,7 +205,9 @@ def _related(subject: Subject, case: Case) -> Verdicts:
     return {case.property: expected(result, subject.limits, facts(case, splits))}
 
 
-def _verdicts(subject: Subject, case: Case) -> Verdicts:
+def _verdicts(
+    subject: Subject, case: Case, on_output: Callable[[Subject, Output], None]
+) -> Verdicts:
     """Run the kernel and return the result for each property."""
     problem, recipe = Problem.from_json(case.problem), Recipe.from_json(case.recipe)
     results = {name: CaseResult(replace(case, property=name), "skipped") for name in PROPERTY_NAMES}
@@ -205,7 +215,7 @@ def _verdicts(subject: Subject, case: Case) -> Verdicts:
     if not support.ok:
         return _with_reason(results, support.reason)
 
-    options = run_options(case)
+    options = replace(run_options(case), coverage=case.engine == "simulator")
     inputs = make_inputs(problem, recipe, case.seed)
     given = copy.deepcopy(inputs)
     start = time.perf_counter()
@@ -219,6 +229,7 @@ def _verdicts(subject: Subject, case: Case) -> Verdicts:
         ended = _with_error(replace(results[COMPLETES], seconds=seconds), outcome)
         results[COMPLETES] = expected(ended, subject.limits, run)
         return results
+    on_output(subject, outcome)
     done = replace(results[COMPLETES], verdict="passed", seconds=seconds)
     results[COMPLETES] = expected(done, subject.limits, run)
     ran_with = outcome.num_splits or _num_splits(subject.kernel, problem, case)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from conformance.covered import Covered
 from conformance.judge import Judge, Subject
 from conformance.kernel import Kernel, UsageError, choose_engine, device_arch, load_kernel
 from conformance.known_limits import load_limits
@@ -61,7 +62,8 @@ class Session:
         self.seed = seed
         self.replayed = replayed
         self.results: list[CaseResult] = []
-        self._judge = Judge(self._take)
+        self._covered = Covered()
+        self._judge = Judge(self._take, self._covered.add)
         self._screen = screen
         self._results_folder = results_folder
         self._resumed = resumed
@@ -125,6 +127,8 @@ class Session:
     def close(self) -> None:
         """End the records and the progress line, where they were begun."""
         if self.results:
+            for measurement in self._covered.measurements():
+                self.records.measure(measurement)
             self.records.close()
             self.progress.finish()
 

@@ -32,8 +32,20 @@ TOPICS: Mapping[str, tuple[str, str, Mapping[str, str]]] = {
     ),
     "coverage": (
         "PTX that never ran",
-        "Basic blocks of each kernel, and those that no case reached",
+        "Basic blocks of each compiled kernel over all judged runs on the simulator, and the "
+        "source lines of those that none reached",
         {"blocks": "blocks", "executed": "executed", "not reached": "uncovered"},
+    ),
+    "instructions": (
+        "Instruction mix",
+        "Warp-instructions that one launch executed, counted by the simulator; no timing",
+        {
+            "problem": "problem",
+            "by class": "classes",
+            "special functions": "special_functions",
+            "FLOP of MMAs": "mma_flop",
+            "worst bank conflict": "worst_bank_conflict",
+        },
     ),
     "mutant": (
         "Mutants",
@@ -43,7 +55,7 @@ TOPICS: Mapping[str, tuple[str, str, Mapping[str, str]]] = {
     "false_alarms": ("False alarms", "Right answers that were refused", {"draws": "draws"}),
     "fuzz": ("Fuzzing", "Campaigns", {"cases": "cases", "findings": "findings"}),
     "benchmark": ("Speed", "Each benchmark, and the baseline's", {"baseline": "baseline"}),
-    "timeline": ("Timeline", "Simulated runs that were drawn", {"file": "file"}),
+    "timeline": ("Timeline", "Simulated runs that were drawn", {"in words": "text"}),
 }
 
 
@@ -56,7 +68,7 @@ def render(summary: Summary, drawings: Mapping[str, str] | None = None) -> str:
         finalize=lambda value: printable(value) if type(value) is str else value,
     )
     topics = [_topic(summary, topic, drawings or {}) for topic in TOPICS]
-    fixed = ["rules", "provenance", "properties", "coverage", "worst"]
+    fixed = ["rules", "provenance", "properties", "factors", "worst"]
     names = ["Rules", "Provenance", "Properties", "Coverage", "Worst cases"]
     return environment.get_template("signoff.html.jinja").render(
         s=summary,
@@ -113,8 +125,11 @@ def _topic(summary: Summary, topic: str, drawings: Mapping[str, str]) -> dict[st
         "plot_text": text,
         "drawings": [
             # As an image: text of a drawing that a tool left beside its records runs nothing.
-            Markup('<img alt="" src="data:image/svg+xml;base64,{}">').format(
-                base64.b64encode(drawings[entry["name"]].encode()).decode()
+            (
+                Markup('<img alt="" src="data:image/svg+xml;base64,{}">').format(
+                    base64.b64encode(drawings[entry["name"]].encode()).decode()
+                ),
+                str(entry["detail"].get("text") or "Timeline of one simulated run"),
             )
             for entry in entries
             if topic == "timeline" and entry["name"] in drawings
@@ -128,6 +143,11 @@ def _plot(topic: str, entries: Sequence[Mapping[str, Any]]) -> tuple[Markup | No
         if curves:
             text = "Growth of what fuzzing covered, over time"
             return Markup(plots.growth(curves, "growth")), text
+    if topic == "instructions":
+        mixes = {e["name"]: e["detail"]["classes"] for e in entries if e["detail"].get("classes")}
+        if mixes:
+            text = "Share of each class of instructions; the table has the counts"
+            return Markup(plots.shares(mixes, "instructions")), text
     if topic == "benchmark":
         values = {e["name"]: e["value"] for e in entries if isinstance(e["value"], int | float)}
         units = {e["unit"] for e in entries if e["name"] in values}

@@ -10,6 +10,8 @@ from reports.summary import Summary, printable
 LIMIT = 65_000  # characters that a comment may have
 CUT = "\n\n*Cut here: a comment may have no more. The HTML report has the rest.*\n"
 ROWS = 10  # of a table of cases
+SHOWN = 6  # entries of a list in a cell
+NAME = 60  # characters of a mangled name
 
 
 def render(summary: Summary) -> str:
@@ -70,6 +72,7 @@ def _lines(s: Summary) -> Iterator[str]:
             for name, tally in s["properties"].items()
         ),
     )
+    yield from _executed(s["measurements"])
     yield from ("", "<details><summary>Provenance</summary>", "")
     yield from _table(
         ("record", "revision", "changed", "device", "SHA-256"),
@@ -85,6 +88,48 @@ def _lines(s: Summary) -> Iterator[str]:
         ),
     )
     yield from ("", "</details>")
+
+
+def _executed(measurements: Mapping[str, Any]) -> Iterator[str]:
+    """What the simulator saw of the PTX: blocks that nobody reached, instruction mix, timeline."""
+    covered = measurements.get("coverage", [])
+    if covered:
+        yield from ("", "### PTX that never ran", "")
+        rows = [(m["name"], m["detail"], m["detail"].get("uncovered") or []) for m in covered]
+        yield from _table(
+            ("kernel", "blocks executed", "not reached"),
+            (
+                (
+                    escape(name[:NAME]),
+                    f"{escape(detail.get('executed'))} of {escape(detail.get('blocks'))}",
+                    _some([str(region) for region in missing]),
+                )
+                for name, detail, missing in rows[:ROWS]
+            ),
+        )
+    mixes = measurements.get("instructions", [])
+    if mixes:
+        yield from ("", "### Instruction mix", "")
+        yield from _table(
+            ("kernel", "warp-instructions", "by class"),
+            (
+                (
+                    escape(m["name"][:NAME]),
+                    escape(f"{m['value']:,.0f}" if isinstance(m["value"], float) else m["value"]),
+                    _some([f"{k} {v}" for k, v in (m["detail"].get("classes") or {}).items()]),
+                )
+                for m in mixes[:ROWS]
+            ),
+        )
+    for drawn in measurements.get("timeline", []):
+        if drawn["detail"].get("text"):
+            yield from ("", f"Timeline (in the HTML report): {escape(drawn['detail']['text'])}")
+
+
+def _some(texts: Sequence[str]) -> str:
+    """The first entries of a list, and how many more there are."""
+    more = f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
+    return escape("; ".join(texts[:SHOWN])) + more
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

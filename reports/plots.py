@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -104,6 +105,33 @@ def bars(values: Mapping[str, float], unit: str, title: str) -> str:
         axes.barh([_label(name) for name in values], list(values.values()), color=GREEN)
         axes.invert_yaxis()
         axes.set_xlabel(_label(unit))
+        return _svg(figure, title)
+
+
+def shares(mixes: Mapping[str, Mapping[str, int]], title: str) -> str:
+    """Return one bar for each name, divided by the shares of its classes, the largest first."""
+    totals = Counter[str]()
+    for mix in mixes.values():
+        totals.update(mix)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(6.4, 1.6 + 0.4 * len(mixes)))
+        axes: Axes = figure.subplots()
+        begins = dict.fromkeys(mixes, 0.0)
+        colours = [matplotlib.colormaps["tab20"](number) for number in range(20)]
+        for number, (kind, _) in enumerate(totals.most_common()):
+            parts = [mix.get(kind, 0) / max(sum(mix.values()), 1) for mix in mixes.values()]
+            axes.barh(
+                [_label(name) for name in mixes],
+                parts,
+                left=list(begins.values()),
+                label=_label(kind),
+                color=colours[number % len(colours)],
+            )
+            begins = {n: b + part for (n, b), part in zip(begins.items(), parts, strict=True)}
+        axes.invert_yaxis()
+        axes.set_xlim(0, 1)
+        axes.set_xlabel("share of warp-instructions")
+        axes.legend(frameon=False, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.45))
         return _svg(figure, title)
 
 

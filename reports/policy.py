@@ -152,6 +152,11 @@ def _block_coverage(evidence: Evidence, _: Evidence | None) -> float | None:
     return sum(_detail(m, "executed") for m in entries) / blocks if entries and blocks else None
 
 
+def _number_of(topic: str) -> Measured:
+    """How many measurements of a topic there are; None where there is none."""
+    return lambda evidence, _: len(evidence.of(topic)) or None
+
+
 def _compilations(evidence: Evidence, _: Evidence | None) -> float | None:
     return len(evidence.of("compilation")) or None
 
@@ -209,6 +214,10 @@ RULES: Mapping[str, Rule | NamesRule] = {
     "spill_bytes": Rule("bytes of spilled registers", False, _total("compilation", "spill_bytes")),
     "local_bytes": Rule("bytes of local memory", False, _total("compilation", "local_bytes")),
     "block_coverage": Rule("share of PTX basic blocks that ran", True, _block_coverage),
+    "instruction_mixes": Rule(
+        "launches whose instructions were counted", True, _number_of("instructions")
+    ),
+    "timelines": Rule("runs whose timeline was drawn", True, _number_of("timeline")),
     "mutants": Rule("mutants judged", True, _mutants_judged),
     "mutation_score": Rule("share of non-equivalent mutants killed", True, _mutation_score),
     "raw_mutation_score": Rule("share of all mutants killed", True, _raw_mutation_score),

@@ -1,6 +1,6 @@
 """The one format that every tool writes while it runs: JSON Lines, one object a line.
 
-    {"kind": "header", "schema_version": 2, "tool": ..., "revision": ..., ...}
+    {"kind": "header", "schema_version": 3, "tool": ..., "revision": ..., ...}
     {"kind": "result", "case": {...}, "verdict": "passed", "ratio": 0.41, ...}
     {"kind": "measurement", "kernel": ..., "topic": "compilation", "name": ..., "value": ..., ...}
     ...
@@ -8,8 +8,9 @@
 
 A line is handed to the operating system before the next case starts. A run that is killed leaves
 its header, every finished case and at most one torn line, which reading drops; a file without a
-summary is a run that did not end. Every line also obeys ``schema/records-v2.schema.json``.
-Version 1 had no measurements and is otherwise the same; its files are read as they are.
+summary is a run that did not end. Every line also obeys ``schema/records-v3.schema.json``.
+Version 1 had no measurements, version 2 none of the topic ``instructions``; both are otherwise the
+same, and their files are read as they are.
 
 This module imports the standard library only: tools of every package write through it.
 """
@@ -31,8 +32,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-SCHEMA_VERSION = 2
-READABLE_VERSIONS = (1, 2)
+SCHEMA_VERSION = 3
+READABLE_VERSIONS = (1, 2, 3)
 VERDICTS = ("passed", "failed", "expected_failure", "unexpected_pass", "skipped", "error")
 BAD_VERDICTS = ("failed", "unexpected_pass", "error")
 RECORDS_FILE = "records.jsonl"
@@ -46,6 +47,7 @@ TOPICS = {
     "false_alarms": "right answers that were refused; value: how many of the draws",
     "fuzz": "one campaign: cases, findings, growth of coverage",
     "benchmark": "one timing; value in the unit given",
+    "instructions": "what one launch executed, by class; value: warp-instructions",
     "timeline": "a drawing of one run, in a file beside the records",
 }
 """What a measurement can be about; docs/reports.md lists the keys of each one's detail."""

@@ -24,7 +24,7 @@ from threadpoolctl import ThreadpoolController
 from simulator.artefact import Call, save
 from simulator.checks import USUAL, Checks
 from simulator.codegen.accumulate import strategy
-from simulator.coverage import Coverage, coverage_of
+from simulator.coverage import Coverage, coverage_of, merged
 from simulator.decode import decode
 from simulator.errors import CheckFailed, SimulationError, SimulatorBug
 from simulator.events import Observer
@@ -47,6 +47,7 @@ from simulator.traffic import Traffic
 
 __all__ = [
     "Checks",
+    "Coverage",
     "Extent",
     "Finding",
     "KernelRun",
@@ -57,6 +58,7 @@ __all__ = [
     "launch",
     "launch_kernel",
     "load",
+    "merged",
 ]
 
 INSTRUCTION_LIMIT = 10**10

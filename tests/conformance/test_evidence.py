@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from conformance.adapters.optimized import Optimized
-from conformance.evidence import compilations, runnable, sanitizers
+from conformance.evidence import compilations, executions, runnable, sanitizers
 from conformance.known_limits import load_limits
 from conformance.strategies import Choice, covering_array
 from reference.problem import Dims, Problem, Recipe
@@ -85,3 +85,18 @@ def test_a_problem_that_a_known_limit_stops_is_left_out():
     drawn = [(PROBLEM, Recipe(), Choice(0, 1)), (stopped, Recipe(), Choice(0, 1))]
     assert runnable(subject, drawn) == (drawn[0],)
     assert runnable(cases.subject(FakeKernel()), drawn) == tuple(drawn)
+
+
+def test_one_problem_is_counted_and_drawn(tmp_path):
+    *mixes, drawn = executions(cases.subject(Optimized()), DRAWN, tmp_path)
+    assert {mix.topic for mix in mixes} == {"instructions"}
+    split = next(mix for mix in mixes if mix.name == "split_kv")
+    assert sum(split.detail["classes"].values()) == split.value > 1000
+    assert split.detail["mma_flop"]["f8f6f4"] > 0
+    assert drawn.topic == "timeline"
+    assert "simulated steps, not cycles" in drawn.detail["text"]
+    assert (tmp_path / drawn.detail["file"]).read_text().startswith("<svg")
+
+
+def test_a_kernel_that_is_not_simulated_has_no_executions(tmp_path):
+    assert not list(executions(cases.subject(FakeKernel()), DRAWN, tmp_path))

@@ -182,16 +182,17 @@ def test_a_malformed_line_is_named_by_file_and_line(tmp_path: Path, line: str) -
 
 def test_an_unknown_schema_version_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, PASSED)
-    path.write_text(path.read_text().replace('"schema_version": 2', '"schema_version": 3'))
-    with pytest.raises(RecordError, match=r":1: schema_version: 3 is unknown.* knows \(1, 2\)"):
+    path.write_text(path.read_text().replace('"schema_version": 3', '"schema_version": 4'))
+    with pytest.raises(RecordError, match=r":1: schema_version: 4 is unknown.* knows \(1, 2, 3\)"):
         read_records(path)
 
 
-def test_a_file_of_the_first_schema_version_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_file_of_an_earlier_schema_version_is_read(tmp_path: Path, version: int) -> None:
     path = write(tmp_path, PASSED, UNBOUNDED)
     now = read_records(path)
-    path.write_text(path.read_text().replace('"schema_version": 2', '"schema_version": 1'))
-    schema = json.loads((SCHEMA_FILE.parent / "records-v1.schema.json").read_text())
+    path.write_text(path.read_text().replace('"schema_version": 3', f'"schema_version": {version}'))
+    schema = json.loads((SCHEMA_FILE.parent / f"records-v{version}.schema.json").read_text())
     for line in path.read_text().splitlines():
         jsonschema.validate(json.loads(line), schema)
     assert read_records(path) == now

@@ -28,6 +28,9 @@ MADE = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 LIMITS = {"bad_results": 0.0, "properties": ("matches_float64",), "mutants": 1.0}
 HOSTILE = "<script>alert(1)</script> ](http://evil) @everyone | `x` #1 \u202e \x00"
 GROWTH = [[0, 1], [9, 4]]
+MISSING = [f"sm100/role.py:{n} (PTX {n}-{n + 2})" for n in range(10, 18)]
+COVERAGE = {"blocks": 300, "executed": 292, "uncovered": MISSING}
+MIX = {"problem": "H 16", "classes": {"integer": 900, "fp32": 600}, "mma_flop": {"f16": 2048}}
 LINES = [
     CaseResult(case(seed=1), "passed", 0.5, "out[0, 1]", seconds=2.0),
     CaseResult(case(seed=2, dtype="bfloat16"), "passed", 0.25, "out[3]", seconds=1.0),
@@ -35,7 +38,9 @@ LINES = [
     Measurement("ours", "benchmark", "B1", 30.5, "us"),
     Measurement("ours", "fuzz", "night", detail={"cases": 5, "findings": 0, "growth": GROWTH}),
     Measurement("ours", "mutant", "alive", detail={"status": "survived", "where": "plan.py:3"}),
-    Measurement("ours", "timeline", "one run", detail={"file": "timeline.svg"}),
+    Measurement("ours", "timeline", "one run", detail={"file": "t.svg", "text": "9 steps"}),
+    Measurement("ours", "coverage", "split_kv", detail=COVERAGE),
+    Measurement("ours", "instructions", "split_kv", 1500.0, "warp-instructions", MIX),
 ]  # fmt: skip
 
 
@@ -171,13 +176,13 @@ def test_wrong_use_is_answered_in_a_line(
         assert message in error
         assert error.count("\n") == 1
     assert main(["validate", str(record)]) == 0
-    assert "3 CaseResult, 4 Measurement, 1 RunSummary" in capsys.readouterr().out
+    assert "3 CaseResult, 6 Measurement, 1 RunSummary" in capsys.readouterr().out
 
 
 def test_a_record_of_an_unknown_version_is_named(
     record: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record.write_text(record.read_text().replace('"schema_version": 2', '"schema_version": 9'))
+    record.write_text(record.read_text().replace('"schema_version": 3', '"schema_version": 9'))
     assert main(["signoff", "--kernel", "ours", "--records", str(record)]) == 2
     assert f"{record}:1: schema_version: 9 is unknown" in capsys.readouterr().err
 
@@ -229,7 +234,7 @@ def test_a_browser_shows_every_section(
     assert not said
     assert [url for url in asked if not url.startswith("data:")] == [path.as_uri()]
     sections = page.locator("section")
-    assert sections.count() == 13
+    assert sections.count() == 14
     for index in range(sections.count()):
         assert sections.nth(index).bounding_box()["height"] > 40
     assert page.evaluate("document.documentElement.scrollWidth") <= width
