@@ -23,7 +23,7 @@ import torch
 from conformance.kernel import Kernel, UsageError, load_kernel
 from conformance.session import device_text, records_to_resume
 from mutation import synchronisation
-from mutation.operators import change
+from mutation.operators import OPERATORS, change
 from mutation.ptx import Mutant, mutants
 from mutation.sample import Compilation, deep_lines
 from mutation.trial import Trial, Verdict
@@ -100,9 +100,10 @@ def _sampled(kernel: Kernel, options: argparse.Namespace) -> _Run:
     deep = deep_lines(kernel, wanted)
 
     def equivalence(mutant: Mutant, verdict: Verdict) -> str:
-        return synchronisation.implied(mutant) or compilation.equivalence(
-            mutant, deep, kernel.arches[0], options.ptxas
-        )
+        reason = compilation.equivalence(mutant, deep, kernel.arches[0], options.ptxas)
+        if not reason and mutant.kind not in OPERATORS:
+            reason = synchronisation.redundant(mutant, verdict)
+        return reason
 
     chosen = compilation.mutants(options.sample, options.seed)
     return _Run(compilation.trial(kernel), chosen, equivalence)

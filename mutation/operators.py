@@ -111,7 +111,7 @@ def _changes_of(line: str) -> Iterator[tuple[str, str, str]]:
     if guard:
         other = guard.replace("@!", "@") if guard.startswith("@!") else guard.replace("@", "@!")
         yield "guard", "negate", f"{indent}{other}{line[len(indent) + len(guard) :]}"
-    for kind, operator in _OPERATORS.items():
+    for kind, operator in _RULES.items():
         for name, statement, changed in _named(operator(opcode, operands)):
             yield kind, name, f"{indent}{guard}{statement} {', '.join(changed)};"
     if opcode.startswith(_EFFECTS) and not ptx.is_synchronisation(opcode):
@@ -215,7 +215,7 @@ def _conversion(opcode: str, operands: Operands) -> Iterator[tuple[str, Operands
             yield opcode.replace(rounding, other), operands
 
 
-_OPERATORS: dict[str, Operator] = {
+_RULES: dict[str, Operator] = {
     "compare": _comparison,
     "constant": _constant,
     "operation": _operation,
@@ -226,6 +226,9 @@ _OPERATORS: dict[str, Operator] = {
     "shuffle": _shuffle,
     "convert": _conversion,
 }
+
+OPERATORS = frozenset((*_RULES, "guard", "drop"))
+"""The kinds of the mutants here; all others change synchronisation."""
 
 
 def _with(operands: Operands, at: int, operand: str) -> Operands:

@@ -1,8 +1,9 @@
 """Mutants of any statement of one compilation: a seeded sample, judged as the suite judges.
 
 Cases are the problems of the suite's profiles default and matrix that use the compilation, those
-first that together execute most of it; then some of them again under other schedules and with all
-checks on. What survives is held against ptxas and against what the profile deep executes.
+first that together execute most of it, and some of them again with all checks on and under other
+schedules. What survives is held against ptxas and against what the profile deep executes; what
+changes synchronisation, against the order of accesses in the watched cases.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from mutation.trial import ALL_CHECKS, Asked, Case, Trial, executed_lines
 from reference.problem import Problem
 
 MOST_KEYS = 2048  # of a case's longest request
-SCHEDULED = 3  # cases that also run under other schedules
+FIRST = 8  # calls that are asked before checks and other schedules come
+SCHEDULED = 2  # calls that are also asked under other schedules
 POLICIES = ("late", "run_to_block", "quantum_1", "random", "pct:2:16384", "pct:3:8192")
-WATCHED = 6  # cases that also run with all checks on
+WATCHED = 4  # calls that are also asked with all checks on
 MOST_WATCHED_KEYS = 700  # of each of these
 
 
@@ -49,14 +51,15 @@ class Compilation:
         )
 
     def cases(self) -> Iterator[Case]:
-        """Yield all cases, those that cost least first."""
+        """Yield all cases: some as they are, some watched by all checks, the others, schedules."""
         numbers = range(len(self.asked))
-        yield from (Case(at, "fair") for at in numbers)
         short = [at for at in numbers if max(self.asked[at].problem.seq_lens) <= MOST_WATCHED_KEYS]
+        yield from (Case(at, "fair") for at in numbers[:FIRST])
+        yield from (Case(at, "fair", checks=ALL_CHECKS) for at in short[:WATCHED])
+        yield from (Case(at, "late", checks=ALL_CHECKS) for at in short[:1])
+        yield from (Case(at, "fair") for at in numbers[FIRST:])
         for at in short[:SCHEDULED]:
             yield from (Case(at, policy, 1) for policy in POLICIES)
-        yield from (Case(at, "fair", checks=ALL_CHECKS) for at in short[:WATCHED])
-        yield from (Case(at, "late", checks=ALL_CHECKS) for at in short[:2])
 
     def trial(self, kernel: Kernel) -> Trial:
         """The trial of all cases."""
