@@ -12,7 +12,9 @@ from conformance.strategies import Choice
 from mutation.trial import ALL_CHECKS, Asked, Case, Trial
 from reference.problem import Dims, Problem, Recipe
 from simulator.errors import Deadlock, Location
+from simulator.launch import Extent, launch_kernel
 from tests.conformance.fake_kernel import FakeKernel, right, unwritten_head, zero_output
+from tests.simulator.ptx_text import module
 
 PROBLEM = Problem(
     dims=Dims(2, 1), dtype="float8_e4m3fn", page_size=2, seq_lens=(5,), softmax_scale=0.1
@@ -96,3 +98,15 @@ def test_a_case_in_which_the_kernel_is_wrong_judges_nothing():
     trial = Trial(kernel, ASKED, CASES)
     assert [case.policy for case, _ in trial.refused] == ["late"]
     assert trial.judge(scripted(late=Deadlock("no warp can go on"))).by == ""
+
+
+def test_a_case_without_end_is_stopped_inside_the_simulator(monkeypatch):
+    """The simulator makes errors of its own of what goes wrong in an instruction."""
+    monkeypatch.setattr("mutation.trial.SECONDS", 1)
+
+    class Endless(FakeKernel):
+        def run(self, problem, inputs, options: RunOptions):
+            extent = Extent((1, 1, 1), (32, 1, 1))
+            launch_kernel(module("LOOP: bra LOOP;"), extent, [], executor="interpreter")
+
+    assert judged(Endless()).by == "hang"
