@@ -27,6 +27,7 @@ Array = Any
 Coordinates: TypeAlias = tuple[int, ...]
 _CP_ASYNC = "cp.async"
 _BULK_STORE = "bulk stores"
+_WORD_BYTES = 4
 
 
 # 1. cp.async: a few bytes a lane, in order for each warp
@@ -217,12 +218,21 @@ def _naming(what: str, region: Region, tensor: TensorMap) -> Iterator[None]:
         ) from error
 
 
+def _tell(cluster: Cluster, tensor: TensorMap, coordinates: Coordinates, *, write: bool) -> None:
+    """Tell an observer of the words of global memory that a box covers."""
+    if cluster.observer is not None:
+        offsets, inside = tensor_map.box_offsets(tensor, coordinates)
+        words = np.unique((tensor.address + offsets[inside]) // _WORD_BYTES)
+        cluster.observer.global_access((words * _WORD_BYTES).astype(np.uint64), _WORD_BYTES, write)
+
+
 def load_box(cluster: Cluster, tensor: TensorMap, coordinates: Coordinates) -> Array:
     """The bytes of a box; ``Uninitialised`` if the tensor has some that nothing wrote."""
     what = "bulk tensor load"
     region = _region(cluster, tensor, coordinates, what)
     with _naming(what, region, tensor):
         box = tensor_map.load_box(tensor, coordinates, region.bytes, region.base)
+    _tell(cluster, tensor, coordinates, write=False)
     if region.valid is not None:
         written = tensor_map.load_box(tensor, coordinates, region.valid.view(np.uint8), region.base)
         offsets, inside = tensor_map.box_offsets(tensor, coordinates)
@@ -240,6 +250,7 @@ def store_box(cluster: Cluster, tensor: TensorMap, coordinates: Coordinates, box
     place = {"memory_address": region.base}
     with _naming(what, region, tensor):
         tensor_map.store_box(tensor, coordinates, box, memory=region.bytes, **place)
+    _tell(cluster, tensor, coordinates, write=True)
     if region.valid is not None:
         valid = region.valid.view(np.uint8)
         tensor_map.store_box(tensor, coordinates, np.ones_like(box), memory=valid, **place)

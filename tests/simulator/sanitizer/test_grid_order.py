@@ -7,8 +7,9 @@ import pytest
 
 from simulator.checks import Checks
 from simulator.launch import Extent, Tensor, launch_kernel
-from tests.simulator.ptx_text import address, module
+from tests.simulator.ptx_text import address, aligned, module
 from tests.simulator.sanitizer.faulty import sentence
+from tests.simulator.test_bulk_copy import load_box, tensor_map
 
 WAIT = "griddepcontrol.wait;"
 ONE_WARP_WAITS = "setp.ge.u32 %p1, %t2, 32; @!%p1 griddepcontrol.wait;"
@@ -57,3 +58,33 @@ def test_a_barrier_puts_the_others_in_order():
 
 def test_parameters_are_no_global_memory():
     assert found("ld.param.u64 %rd1, [out];" + WAIT) == []
+
+
+def boxes(before: str, between: str) -> list[str]:
+    """A box is loaded by a bulk copy and stored by another one."""
+    out = aligned((64,), "uint32")
+    body = f"""
+        {before}
+        {load_box((0,), 128)}
+        {between}
+        @%p1 bra END;
+        cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [%rd1, {{32}}], [%r1];
+        cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;
+        END: mov.b32 %r9, 0;
+    """
+    result = launch_kernel(
+        module(body, [".param .align 64 .b8 map[128]", ".param .u64 out"]),
+        Extent(block=(64, 1, 1), dynamic_shared_bytes=1024),
+        [tensor_map(out, (32,)), Tensor.of(out, "out")],
+        checks=Checks(grid_order=True, on_finding="collect"),
+        may_start_early=True,
+    )
+    return [str(finding) for finding in result.findings]
+
+
+def test_bulk_copies_of_boxes_are_accesses_too():
+    assert boxes(WAIT, "") == []
+    (load,) = boxes("", WAIT)
+    assert "  read by the bulk loads" in load
+    load, store = boxes("", "")
+    assert "  write by the bulk stores" in store
