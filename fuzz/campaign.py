@@ -91,6 +91,7 @@ class Campaign:
         self._found: dict[Signature, list[Case]] = {}
         self._minimal: dict[tuple[str, str], Entry] = {}
         self._shrinking: queue.Queue[CaseResult] = queue.Queue()
+        self._first_found: float | None = None  # seconds
         self._unshrunk: list[CaseResult] = []
         self._asked: set[tuple[str, str]] = set()
         self._bad: dict[str, Answer] = {}
@@ -181,6 +182,8 @@ class Campaign:
         signature = signature_of(result)
         self._bad[result.case.id] = replace(answer, features=frozenset(), output=None)
         known = self._found.setdefault(signature, [])
+        if self._first_found is None:
+            self._first_found = round(self._growth.seconds, 1)
         if not known:
             self._progress.tell(f"found {signature}: {result.reason}\n  {result.case.id}")
         if len(known) < MOST_CASES:
@@ -296,6 +299,7 @@ class Campaign:
                 {
                     "cases": self._growth.cases,
                     "findings": len(self._found),
+                    "first_finding_seconds": self._first_found,
                     "seconds": round(self._before + self._measured - self._started, 1),
                     "growth": self._growth.points(),
                     "instructions": self._growth.instructions,
