@@ -36,7 +36,8 @@ def searched(mutant: SourceMutant, options: argparse.Namespace) -> dict[str, Any
     if not told.exists():
         subprocess.run(
             [sys.executable, "-m", "fuzz", "run", "--kernel", f"mutant:{mutant.id}",
-             "--profile", options.profile, "--minutes", str(options.minutes),
+             "--shapes", str(options.shapes), "--seed", str(options.seed),
+             "--minutes", str(options.minutes),
              "--workers", str(options.workers), "--stop-at-first",
              "--shrink-seconds", str(options.shrink_seconds),
              "--corpus", str(folder / "corpus"), "--results", str(folder)],
@@ -100,7 +101,8 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--shrink-seconds", type=float, default=120.0)
-    parser.add_argument("--profile", default="matrix")
+    parser.add_argument("--shapes", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", default="results/fuzz-seeding")
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()

@@ -46,10 +46,10 @@ def hunt_of(options: argparse.Namespace) -> Hunt:
     """What ``run`` searches with these options."""
     subject = make_subject(options.kernel, options.engine)
     return Hunt(
-        f"run {options.kernel} {options.profile}",
+        f"run {options.kernel} {options.profile} {options.shapes or 'all'}",
         options.kernel,
         subject.kernel,
-        cases(subject, options.profile),
+        cases(subject, options.profile, options.shapes, options.seed),
         lambda: Worker(options.kernel, subject.engine.engine, _limits(options)),
     )
 
@@ -59,11 +59,12 @@ def diff(options: argparse.Namespace) -> int:
     subject = make_subject(options.kernel, options.engine)
     baseline = find_baseline(options.baseline, options.kernel)
     speed = Speed()
+    drawn = cases(subject, options.profile, options.shapes, options.seed)
     hunt = Hunt(
-        f"diff {options.kernel} {options.profile}",
+        f"diff {options.kernel} {options.profile} {options.shapes or 'all'}",
         options.kernel,
         subject.kernel,
-        cases(subject, options.profile).map(lambda case: replace(case, property=SAME_AS_BASELINE)),
+        drawn.map(lambda case: replace(case, property=SAME_AS_BASELINE)),
         lambda: Pair(
             options.kernel, baseline, subject.engine.engine, _limits(options),
             bitwise=options.bitwise, on_both=speed.add,

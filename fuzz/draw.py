@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -30,17 +32,27 @@ DEEPEST_PCT = 4
 RELATION_SHARE = (False, False, False, True)  # a relation costs several runs
 # Gigabytes of pool, where one case would cost what a hundred do; and what only a GPU can show.
 LEFT_OUT = ("pools_may_be_large", *GPU_RELATIONS)
+# Drawn otherwise than as one of its values.
+BY_ITSELF = ("dtype", "page_size", "num_heads", "longest", "batch_size", "others", "policy")
+Shape = tuple[str, int]  # dtype and page size: with the rows of a tile, what is compiled
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def cases(subject: Subject, profile: str = WHOLE_RANGE) -> st.SearchStrategy[Case]:
+def cases(
+    subject: Subject, profile: str = WHOLE_RANGE, shapes: int | None = None, seed: int = 0
+) -> st.SearchStrategy[Case]:
     """The cases of a campaign: most are a run with all its properties, the others a relation.
 
     ``profile`` names the problems: the shapes of a profile of the suite, or the whole range of the
-    contract. Schedules are drawn for the simulator alone. They shrink toward the fair schedule.
+    contract, of which ``shapes`` leaves so many pairs of dtype and page size, chosen by ``seed``:
+    what is compiled anew is then little. Schedules are drawn for the simulator alone. They shrink
+    toward the fair schedule.
     """
     kernel = subject.kernel
-    drawn = _whole_range(kernel) if profile == WHOLE_RANGE else problems(kernel, profile)
+    if profile == WHOLE_RANGE:
+        drawn = _whole_range(kernel, _shapes(shapes, seed))
+    else:
+        drawn = problems(kernel, profile)
     return _cases(subject, drawn)
 
 
@@ -86,9 +98,10 @@ def _is_seeded(policy: str) -> bool:
 
 
 @st.composite
-def _whole_range(draw: st.DrawFn, kernel: Kernel) -> Drawn:
+def _whole_range(draw: st.DrawFn, kernel: Kernel, shapes: Sequence[Shape]) -> Drawn:
     """A problem that the contract allows and ``kernel`` takes, with all that decides its call."""
     row = {factor: draw(st.sampled_from(_levels(kernel, factor))) for factor in _factors()}
+    row["dtype"], row["page_size"] = draw(st.sampled_from(shapes))
     row["num_heads"] = draw(st.sampled_from(_ascending("num_heads")) | st.integers(1, MAX_HEADS))
     length = st.integers(0, LONGEST) | st.sampled_from(_ascending("longest"))
     keys = draw(st.lists(length, min_size=1, max_size=MOST_REQUESTS))
@@ -102,13 +115,18 @@ def _whole_range(draw: st.DrawFn, kernel: Kernel) -> Drawn:
     return problem, recipe, Choice(draw(SEEDS), row["num_sms"], row["num_splits"])
 
 
+def _shapes(wanted: int | None, seed: int) -> list[Shape]:
+    """The pairs of dtype and page size that are drawn, all or so many, in order."""
+    levels = matrix.LEVELS
+    known = list(itertools.product(levels["dtype"], levels["page_size"]))
+    if wanted is None or wanted >= len(known):
+        return known
+    return sorted(random.Random(seed).sample(known, wanted), key=known.index)
+
+
 def _factors() -> Sequence[str]:
     """The factors of the whole range that one value each decides."""
-    return [
-        factor
-        for factor in matrix.LEVELS
-        if factor not in ("num_heads", "longest", "batch_size", "others", "policy")
-    ]
+    return [factor for factor in matrix.LEVELS if factor not in BY_ITSELF]
 
 
 def _levels(kernel: Kernel, factor: str) -> Sequence[Any]:

@@ -95,6 +95,13 @@ def _problems(parser: argparse.ArgumentParser) -> None:
         help="which problems are drawn: the shapes of a profile of the suite, or, with "
         f"{WHOLE_RANGE}, whatever the contract allows; default {WHOLE_RANGE}",
     )
+    parser.add_argument(
+        "--shapes",
+        type=int,
+        metavar="N",
+        help=f"of {WHOLE_RANGE}, only N pairs of dtype and page size, chosen by --seed, so that "
+        "little is compiled; default: all",
+    )
 
 
 def _chosen(parser: argparse.ArgumentParser, default: str) -> None:

@@ -68,6 +68,13 @@ def test_only_what_the_kernel_takes_is_drawn(profile: str) -> None:
         assert not Recipe.from_json(case.recipe).poison
 
 
+def test_few_shapes_leave_everything_else_free() -> None:
+    found = [Problem.from_json(c.problem) for c in drawn(cases(SUBJECT, shapes=2, seed=5), 150)]
+    assert len({(p.dtype, p.page_size) for p in found}) == 2
+    assert {p.dcp.world for p in found} == {1, 2, 4, 8}
+    assert len({p.dims.num_heads for p in found}) > 15
+
+
 def test_a_problem_shrinks_to_the_smallest_one() -> None:
     smallest = find(
         cases(SUBJECT), lambda case: True, settings=settings(database=None, deadline=None)
