@@ -21,7 +21,7 @@ from fuzz.baseline import Pair, Speed, find_baseline
 from fuzz.campaign import FOUND, NOTHING_FOUND, Budget, Campaign, Hunt
 from fuzz.cluster import Cluster
 from fuzz.corpus import Corpus, Entry
-from fuzz.draw import cases, scheduled
+from fuzz.draw import MOST_STEPS, cases, scheduled
 from fuzz.export import export
 from fuzz.jobs import SAME_AS_BASELINE
 from fuzz.progress import Progress, line
@@ -210,7 +210,8 @@ def _steps(options: argparse.Namespace, case: Case) -> int:
         fair = worker.run(replace(case, policy="fair", policy_seed=0))
         if fair.result.is_bad:
             raise UsageError(f"the fair schedule fails by itself: {fair.result.reason}")
-        return worker.run(replace(case, policy="pct:1", policy_seed=0)).steps
+        # A run that fails has no count; the search will find that failure too.
+        return worker.run(replace(case, policy="pct:1", policy_seed=0)).steps or MOST_STEPS
     finally:
         worker.close()
 
