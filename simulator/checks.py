@@ -9,6 +9,8 @@ CHECKS: Final = {
     "bounds": "every access lies in an allocation, and bulk copies start inside strict tensors",
     "initialisation": "nothing unwritten is read from shared memory, TMEM or output buffers",
     "races": "accesses to shared memory and TMEM are ordered (several times slower)",
+    "global_races": "accesses to global memory are ordered, in a cluster and between "
+    "clusters; public kernels often write the same value twice",
     "proxy": "MMAs and bulk stores read no shared memory that was stored to without "
     "fence.proxy.async",
     "mbarriers": "a live mbarrier is touched by mbarrier operations alone, and each of its phases "
@@ -54,6 +56,7 @@ class Checks:
 
     initialisation: bool = True
     races: bool = False
+    global_races: bool = False
     proxy: bool = False
     mbarriers: bool = False
     publication: bool = False

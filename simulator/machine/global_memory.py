@@ -185,14 +185,10 @@ class GlobalMemory:
     ) -> npt.NDArray[Any]:
         """Replace ``count`` items at one address by ``function`` of them, atomically; the old ones.
 
-        ``mask`` has the lane that asks. Errors are those of ``load``. The observer is not told.
+        ``mask`` has the lane that asks. Errors are those of ``load``.
         """
-        observer, self.observer = self.observer, None
-        try:
-            old = self.load(addresses, item_bytes, count, mask)[:, 0]
-            self.store(addresses, item_bytes, function(old)[:, None], mask)
-        finally:
-            self.observer = observer
+        old = self.load(addresses, item_bytes, count, mask)[:, 0]
+        self.store(addresses, item_bytes, function(old)[:, None], mask)
         return old
 
     def _tell(self, direction: str, addresses: Addresses, span: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from simulator.errors import CheckFailed, DataRace, Location
 from simulator.events import Observer
@@ -50,12 +51,16 @@ class Finding:
         return "\n".join(lines)
 
 
+_Shared = TypeVar("_Shared")
+
+
 @dataclass
 class Findings:
     """Where the checks of a launch put what they find; ``raises`` stops at the first."""
 
     raises: bool = False
     _found: dict[Hashable, Finding] = field(default_factory=dict)
+    _shared: dict[type, object] = field(default_factory=dict)
 
     def note(self, key: Hashable, make: Callable[[], Finding]) -> None:
         """Count a finding, which ``make`` describes when its ``key`` is new."""
@@ -66,6 +71,12 @@ class Findings:
         if self.raises:
             raise failure(self.all)
 
+    def of_launch(self, kind: type[_Shared]) -> _Shared:
+        """The one object of this type that the checks of all clusters of the launch share."""
+        made = self._shared.setdefault(kind, kind())
+        assert isinstance(made, kind)
+        return made
+
     @property
     def all(self) -> tuple[Finding, ...]:
         """What has been found, in the order in which it first showed."""
@@ -74,7 +85,7 @@ class Findings:
 
 def failure(findings: tuple[Finding, ...]) -> CheckFailed:
     """The error that findings make: ``DataRace`` if all are races."""
-    kind = DataRace if all(f.check == "races" for f in findings) else CheckFailed
+    kind = DataRace if all(f.check in ("races", "global_races") for f in findings) else CheckFailed
     return kind(findings)
 
 

@@ -12,7 +12,8 @@ of which all threads have exited, are somebody else's from then on: whatever sti
 must have been waited for. This is what the waits at the end of a kernel are for.
 
 A report does not mean that the output is wrong in this run, nor under the timing of a device: it
-means that the program does not forbid the other order. Global memory is not watched.
+means that the program does not forbid the other order. Global memory is for
+``global_races``.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def _in_order(granules: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int6
     return np.flatnonzero(marked)
 
 
-def _line(location: Location) -> Location:
+def line_of(location: Location) -> Location:
     """The place in the program alone: the agent is named beside it."""
     return Location(location.kernel, location.ptx_line, location.ptx_text, location.source)
 
@@ -249,8 +250,8 @@ class RaceCheck(Check):
         first, names, before = self._sites[other_site], self._clocks.names, other_site % len(_HOW)
 
         def finding() -> Finding:
-            later = Access(str(names[actor.number]), _HOW[how], _line(location))
-            earlier = Access(str(names[other]), _HOW[before], _line(first))
+            later = Access(str(names[actor.number]), _HOW[how], line_of(location))
+            earlier = Access(str(names[other]), _HOW[before], line_of(first))
             return Finding(self.name, self.sentence.format(kind), later, earlier)
 
         places = [(place.ptx_line, place.source) for place in (location, first)]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from simulator.events import Observer
 from simulator.sanitizer.finding import Check, Findings
+from simulator.sanitizer.global_race import GlobalRaceCheck
 from simulator.sanitizer.grid_order import GridOrderCheck
 from simulator.sanitizer.mbarrier import MbarrierCheck
 from simulator.sanitizer.named_barrier import NamedBarrierCheck
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _CHECKS: Final[dict[str, type[Check]]] = {
     "races": RaceCheck,
+    "global_races": GlobalRaceCheck,
     "proxy": ProxyCheck,
     "mbarriers": MbarrierCheck,
     "publication": PublicationCheck,

@@ -80,6 +80,7 @@ FAULTS = {
     "bounds": "ld.shared.u32 %r2, [%r1+4096];",
     "initialisation": "ld.shared.u32 %r2, [%r1];",
     "races": "st.shared.b32 [%r1], 1;",
+    "global_races": None,  # tests/simulator/sanitizer/test_global_race.py: it takes a tensor
     "proxy": None,  # tests/simulator/sanitizer/test_proxy.py: it takes a tensor map
     "grid_order": None,  # tests/simulator/sanitizer/test_grid_order.py: it takes such a launch
     "mbarriers": OBJECT + "bar.sync 0; @%p1 st.shared.u32 [%r1+8], 1;",
