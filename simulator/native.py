@@ -146,7 +146,7 @@ class NativeExecutor(Interpreter):
 
         Python's side of the cluster is up to date.
         """
-        cluster = mine.cluster
+        cluster = self._attached(warp.cta.cluster)
         mine.write_back(warp)
         if code == AT_EXIT:
             warp.exit_lanes()
@@ -175,7 +175,7 @@ class NativeExecutor(Interpreter):
                 warp.block = block.terminator.target
                 warp.advanced = warp.advanced or not warp.polling
         else:
-            place = mine.cluster.image.places[mine.state.resume]
+            place = self._attached(warp.cta.cluster).image.places[mine.state.resume]
             self._one(place.block, place.position, warp)
             mine.state.resume = place.following
         return goes_on

@@ -46,7 +46,6 @@ class NativeWarp:
     """A warp's native state, and its registers as arrays for the table's functions."""
 
     def __init__(self, cluster: NativeCluster, image: Image, kinds: tuple[str, ...]) -> None:
-        self.cluster = cluster
         self._image = image
         self._kinds = kinds
         memory = np.zeros(image.layout.size + _ALIGN, np.uint8)

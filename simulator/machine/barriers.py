@@ -13,6 +13,7 @@ import numpy as np
 
 from simulator.errors import ProtocolError
 from simulator.events import Observer
+from simulator.machine.room import room
 
 MAX_COUNT = (1 << 20) - 1
 """The largest arrival count and tx-count of an mbarrier (PTX ISA, "Contents of the mbarrier")."""
@@ -148,7 +149,7 @@ class MbarrierTable(dict[int, Mbarrier]):
     def __setitem__(self, offset: int, barrier: Mbarrier) -> None:
         super().__setitem__(offset, barrier)
         if self.addresses is None:
-            self.addresses = np.zeros(-(-self._shared_bytes // 8), np.int64)
+            self.addresses = room(-(-self._shared_bytes // 8), np.int64)
         if offset < self._shared_bytes:
             self.addresses[offset // 8] = ctypes.addressof(barrier)
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from simulator.errors import Location, OutOfBounds, Trap, Uninitialised
 from simulator.events import Observer
 from simulator.host.tensor import Tensor
+from simulator.machine.room import room
 from simulator.machine.warp import Mask, lane_numbers
 
 Addresses = npt.NDArray[np.uint64]
@@ -36,8 +37,8 @@ class Region:
         self.end = start + size
         self.tensors: list[Tensor] = []
         self.base = start & -_ALIGN
-        room = -(-(self.end - self.base) // 8) * 8
-        raw = (ctypes.c_uint8 * room).from_address(self.base)
+        whole = -(-(self.end - self.base) // 8) * 8
+        raw = (ctypes.c_uint8 * whole).from_address(self.base)
         self.bytes: npt.NDArray[np.uint8] = np.ctypeslib.as_array(raw)
         self.words = {w: self.bytes.view(f"u{w}") for w in (1, 2, 4, 8)}
         self.valid: npt.NDArray[np.bool_] | None = None
@@ -47,7 +48,7 @@ class Region:
         if 0 in tensor.shape:
             return  # numpy makes no view of nothing inside something
         if self.valid is None:
-            self.valid = np.ones(len(self.bytes), bool)
+            self.valid = room(len(self.bytes), np.bool_, 1)
         strides = (*(s * tensor.item_bytes for s in tensor.strides), 1)
         shape = (*tensor.shape, tensor.item_bytes)
         view = np.ndarray(shape, bool, self.valid.data, tensor.pointer - self.base, strides)

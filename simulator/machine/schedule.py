@@ -79,6 +79,8 @@ def run_grid(
         statistics.warp_instructions += cluster.instructions
         statistics.polls += cluster.polls
         statistics.counts += cluster.counts
+    if cluster is not None and cluster.observer is None:
+        cluster.dismiss()
     return statistics
 
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from simulator.errors import Location, OutOfBounds, ProgramError, Trap, Uninitialised
 from simulator.events import GRANULE_BYTES, Observer
+from simulator.machine.room import room
 from simulator.machine.warp import Mask, lane_numbers
 
 Offsets = npt.NDArray[np.integer[Any]]
@@ -29,9 +30,9 @@ class SharedMemory:
 
     def __init__(self, size: int, *, check_initialised: bool, dynamic_offset: int = 0) -> None:
         self.size = size
-        room = -(-size // 16) * 16
-        self.bytes = np.full(room, POISON, np.uint8)
-        self.valid = np.zeros(room, np.uint8)
+        whole = -(-size // 16) * 16
+        self.bytes = room(whole, np.uint8, POISON)
+        self.valid = room(whole, np.uint8)
         self._words = {w: self.bytes.view(f"u{w}") for w in (1, 2, 4, 8)}
         self._valid_words = {w: self.valid.view(f"u{w}") for w in (1, 2, 4, 8)}
         self._check_initialised = check_initialised

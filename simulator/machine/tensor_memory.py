@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from simulator.errors import OutOfBounds, ProtocolError, Trap, Uninitialised, Unsupported
 from simulator.events import Observer
+from simulator.machine.room import room
 
 Words = NDArray[np.uint32]
 Index = NDArray[np.intp]
@@ -79,12 +80,12 @@ class TensorMemory:
     @cached_property
     def words(self) -> Words:
         """The contents [lane, column]. Made when first used: most CTAs never use theirs."""
-        return np.full((LANES, COLUMNS), POISON, np.uint32)
+        return room((LANES, COLUMNS), np.uint32, POISON)
 
     @cached_property
     def valid(self) -> NDArray[np.bool_]:
         """Which words [lane, column] have been written."""
-        return np.zeros((LANES, COLUMNS), np.bool_)
+        return room((LANES, COLUMNS), np.bool_)
 
     @cached_property
     def owners(self) -> NDArray[np.int32]:
