@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from reference.problem import DTYPES, TABLE_TAILS
+from reference.problem import DTYPES, LAYOUTS, TABLE_TAILS
 from reference.values import VALUES
 
 Levels = Mapping[str, tuple[Any, ...]]  # factor -> its values, the simplest first
@@ -36,9 +36,9 @@ _DEFAULT: Levels = {
     "heads_and_queries": ((1, 1), (16, 4), (128, 1), (64, 2), (40, 3)),
     "page_size": (128, 64, 32, 16),
     "causal": (True, False),
-    "window_left": (-1,),
+    "window_left": (-1, 0, 7, 127),
     "is_var_seq": (True, False),
-    "enable_pdl": (False,),
+    "enable_pdl": (False, True),
     "splits": (1, 2, 3, 8),
     "longest": (
         "queries", "queries - 1", "queries + 1", "page", "page - 1", "page + 1",
@@ -47,8 +47,10 @@ _DEFAULT: Levels = {
     "batch_size": (1, 2, 3, 4),
     "others": ("equal", "shortest", "mixed"),  # the lengths of the other requests
     "loose_max_seq_len": (False, True),
-    "softmax_scale": (192**-0.5, 0.02, 0.25),
+    "softmax_scale": (192**-0.5, 0.02, 0.25, 0.0),
     "output_scale": (1.0, -0.5, 3.0),
+    "lse_base": (2, "e"),
+    "layout": LAYOUTS,
     "values": tuple(VALUES),
     "magnitude": (1.0, 0.1, 4.0),
     "table_tail": TABLE_TAILS,
@@ -58,6 +60,8 @@ _DEFAULT: Levels = {
 _SMOKE: Levels = {
     **_DEFAULT,
     "heads_and_queries": ((16, 4), (128, 1), (64, 2)),
+    "window_left": (-1,),
+    "enable_pdl": (False,),
     "longest": ("queries", "page", 127, 128, 129, 257, 300, 640),
 }
 _DEEP: Levels = {
@@ -66,8 +70,7 @@ _DEEP: Levels = {
         (1, 1), (12, 4), (16, 4), (128, 1), (64, 2), (40, 3), (8, 8), (96, 2), (128, 4),
     ),
     "page_size": (128, 64, 32, 16, 8, 4, 2),
-    "window_left": (-1, 7, 130),
-    "enable_pdl": (False, True),
+    "window_left": (-1, 0, 7, 127, 130),
     "longest": (*_DEFAULT["longest"], 383, 385, 511, 512, 513, 1023, 1025, 2048),
 }  # fmt: skip
 LEVELS: Mapping[str, Levels] = MappingProxyType(

@@ -25,7 +25,7 @@ from typing import Protocol, cast, runtime_checkable
 import torch
 
 from reference.inputs import Inputs
-from reference.problem import TABLE_TAILS, Problem
+from reference.problem import LAYOUTS, TABLE_TAILS, Problem
 from simulator.checks import CHECKS, PRESETS, OnFinding
 from simulator.launch import (
     ACCUMULATIONS,
@@ -80,16 +80,22 @@ class Algorithm:
 
 @dataclass(frozen=True)
 class Limits:
-    """What the kernel asks of its input tensors beyond the contract, as its adapter declares.
+    """What a kernel asks beyond the contract, and what it does not claim, as its adapter declares.
 
     Generated problems stay inside; the expectations show what happens outside. ``table_tails`` are
     the recipes' block-table tails it copes with, ``poison`` whether NaN in slots that no query
-    token may see is harmless, ``empty_rows`` whether rows without a visible key are right.
+    token may see is harmless, ``empty_rows`` whether rows without a visible key are right;
+    ``layouts`` are the strides that it takes; ``inputs_ready`` says that inputs must be complete
+    before a call is launched, also with enable_pdl. ``orders_accesses`` says that no check of the
+    simulator has anything to say of the kernel.
     """
 
     table_tails: tuple[str, ...] = TABLE_TAILS
+    layouts: tuple[str, ...] = LAYOUTS
     poison: bool = True
     empty_rows: bool = True
+    inputs_ready: bool = False
+    orders_accesses: bool = True
 
 
 @dataclass(frozen=True)
@@ -250,6 +256,26 @@ class Preparing(Protocol):
 
         Raises UsageError as `Kernel.run` does, and for the engine simulator.
         """
+
+
+@runtime_checkable
+class Wrapped(Protocol):
+    """A kernel whose wrapper can be asked in other ways than `Kernel.run` asks it; optional."""
+
+    @property
+    def contradictions(self) -> tuple[str, ...]:
+        """What can be wrong with a call's arguments, in words, that the wrapper must refuse."""
+
+    def run_contradictory(
+        self, problem: Problem, inputs: Inputs, options: RunOptions, contradiction: str
+    ) -> Output:
+        """Make the call with one of `contradictions` in it; whatever the wrapper raises, goes on.
+
+        Raises ValueError too where the call cannot have this contradiction.
+        """
+
+    def run_without_buffers(self, problem: Problem, inputs: Inputs, options: RunOptions) -> Output:
+        """Make the call without buffers for its results, and without asking for the LSE."""
 
 
 @dataclass(frozen=True)

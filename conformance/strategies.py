@@ -18,7 +18,7 @@ from conformance import alarm_rows, matrix, peer_rows
 from conformance import refusals as refused
 from conformance.factors import Levels, Row, Space, space
 from conformance.kernel import Kernel, RunOptions
-from reference.problem import Dims, Mask, Problem, Recipe
+from reference.problem import DTYPES, Dims, Mask, Problem, Recipe
 
 TILE_KEYS = 128
 LONGEST = 700  # keys of a random request
@@ -144,7 +144,11 @@ def _shape(draw: st.DrawFn, levels: Levels, shapes: tuple[Row, ...]) -> Row:
 def problem_space(profile: str, kernel: Kernel) -> Space:
     """Return the factors of ``profile`` with the values that ``kernel`` takes."""
     limits = kernel.limits
-    overrides: dict[str, tuple[Any, ...]] = {"table_tail": limits.table_tails}
+    overrides: dict[str, tuple[Any, ...]] = {
+        "table_tail": limits.table_tails,
+        "layout": limits.layouts,
+        "lse_base": tuple(base for base in (2, "e") if _takes_base(kernel, base)),
+    }
     if not limits.poison:
         overrides["poison"] = (False,)
 
@@ -152,6 +156,13 @@ def problem_space(profile: str, kernel: Kernel) -> Space:
         return kernel.supports(_problem(kernel, row, (LONGEST,))).ok
 
     return space(profile, overrides, takes)
+
+
+def _takes_base(kernel: Kernel, base: int | str) -> bool:
+    """Whether the kernel gives the LSE in ``base``: that of its algorithm, or any asked for."""
+    own = kernel.algorithm.lse_base
+    asked = (Problem(Dims(128, 1), dtype, 64, (1,), 1.0, lse_base=base) for dtype in DTYPES)
+    return base == own or any(kernel.supports(problem).ok for problem in asked)
 
 
 def _drawn(kernel: Kernel, row: Row, lengths: tuple[int, ...], seed: int) -> Drawn:
@@ -179,7 +190,7 @@ def _problem(kernel: Kernel, row: Row, lengths: tuple[int, ...]) -> Problem:
         softmax_scale=row["softmax_scale"],
         output_scale=row["output_scale"],
         mask=Mask(row["causal"], row["window_left"]),
-        lse_base=kernel.algorithm.lse_base,
+        lse_base=row.get("lse_base", kernel.algorithm.lse_base),
         max_seq_len=None if planned == longest else planned,
         is_var_seq=row["is_var_seq"],
         enable_pdl=row["enable_pdl"],

@@ -2,8 +2,10 @@
 
     python -m mutation --kernel tokenspeed-mla-2.0.4-fp8 --heads 128 --synchronisation
     python -m mutation --kernel optimized --heads 128 --sample 500
+    python -m mutation --catalogue --workers 2
 
-The first takes every statement that synchronises, the second a sample of all statements.
+The first takes every statement that synchronises, the second a sample of all statements, the third
+the named edits of our own source in mutation/catalogue, with the suite's default profile.
 Each verdict is on disk before the next mutant runs: results/<time>-mutation/records.jsonl. With
 --resume FOLDER the verdicts of an earlier run are taken over, which must be of the same sources.
 """
@@ -11,6 +13,7 @@ Each verdict is on disk before the next mutant runs: results/<time>-mutation/rec
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import statistics
 import sys
@@ -23,6 +26,7 @@ import torch
 from conformance.kernel import Kernel, UsageError, load_kernel
 from conformance.session import device_text, records_to_resume
 from mutation import synchronisation
+from mutation.catalogued import judge_catalogue
 from mutation.operators import OPERATORS, change
 from mutation.ptx import Mutant, mutants
 from mutation.sample import Compilation, deep_lines
@@ -39,8 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     torch.set_num_threads(1)
     try:
-        kernel = load_kernel(options.kernel)
         known = _earlier(options.resume)
+        if options.catalogue:
+            return judge_catalogue(options.only, known, options.results, options.workers)
+        kernel = load_kernel(options.kernel)
     except UsageError as error:
         print(error, file=sys.stderr)
         return 2
@@ -175,13 +181,29 @@ def _part(text: str) -> tuple[int, int]:
     return part, parts
 
 
+def _add_catalogue(parser: argparse.ArgumentParser, which: argparse._ActionsContainer) -> None:
+    """Add the options of the catalogue: the choice among ``which``, the rest to ``parser``."""
+    which.add_argument(
+        "--catalogue", action="store_true", help="the named edits of our own source, or --only some"
+    )
+    parser.add_argument(
+        "--only", nargs="+", default=(), metavar="ID", help="mutants of the catalogue; default all"
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=os.cpu_count() or 1,
+        help="processes that judge the catalogue side by side; default: one for each core",
+    )
+
+
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m mutation",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--kernel", required=True, help="a kernel that conformance knows")
+    parser.add_argument("--kernel", help="a kernel that conformance knows")
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument(
         "--synchronisation",
@@ -195,6 +217,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="N of all mutants of one compilation: comparisons, constants, operations, operands, "
         "addresses, guards, conversions and more beside the above, as many of each kind",
     )
+    _add_catalogue(parser, which)
     parser.add_argument("--seed", type=int, default=1, help="of the sample; default 1")
     parser.add_argument(
         "--page-size", type=int, default=64, help="of the compilation sampled; default 64"
@@ -218,7 +241,12 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--results", default="results", help="folder for records; default results")
     parser.add_argument("--resume", metavar="FOLDER", help="records of a run to go on with")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if not options.catalogue and options.kernel is None:
+        parser.error("--kernel is needed, but for --catalogue")
+    if options.workers < 1:
+        parser.error(f"--workers must be at least 1, not {options.workers}")
+    return options
 
 
 if __name__ == "__main__":

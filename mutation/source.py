@@ -6,7 +6,8 @@ the faults of docs/faults.md that it brings back.
 
 A mutated kernel is the whole package, copied to a folder of its own with the edit made, and
 imported from there beside the original. What it compiles is kept in that folder too, so that
-mutant and original never share a compilation.
+mutant and original never share a compilation, unless the edit is in the wrapper, which decides
+none: a compilation's key has a digest of all the files that do.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
+from typing import Protocol
 
 from conformance.adapters.isolated import IsolatedPackage
 from conformance.kernel import (
@@ -35,6 +37,7 @@ from conformance.kernel import (
     RunOptions,
     Support,
     UsageError,
+    Wrapped,
     load_kernel,
 )
 from reference.inputs import Inputs
@@ -44,6 +47,7 @@ ORIGINAL = "optimized"  # the kernel that is mutated, and its package
 ROOT = Path(__file__).parents[1]
 CATALOGUE = Path(__file__).parent / "catalogue"
 COPIES = ROOT / ".cache" / "mutants"
+WRAPPER = ("api.py", "errors.py", "tensors.py", "validate.py")  # no part of a compilation's key
 _ADAPTER = ROOT / "conformance" / "adapters" / "optimized.py"
 
 
@@ -113,11 +117,18 @@ def copied(mutant: SourceMutant, copies: Path = COPIES) -> Path:
             place = partial / ORIGINAL / path
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(text)
+        if mutant.file in WRAPPER:
+            (partial / ".cache").mkdir()
+            (partial / ".cache" / ORIGINAL).symlink_to(ROOT / ".cache" / ORIGINAL)
         try:
             os.rename(partial, folder)
         except OSError:  # another process was first
             shutil.rmtree(partial)
     return folder
+
+
+class _Adapter(Kernel, Wrapped, Protocol):
+    """What the adapter of our kernel offers."""
 
 
 class MutatedKernel:
@@ -171,10 +182,28 @@ class MutatedKernel:
         with self._package.active():
             return self._mutated.run(problem, inputs, options)
 
+    @property
+    def contradictions(self) -> tuple[str, ...]:
+        """Those of the original."""
+        assert isinstance(self._original, Wrapped)
+        return self._original.contradictions
+
+    def run_contradictory(
+        self, problem: Problem, inputs: Inputs, options: RunOptions, contradiction: str
+    ) -> Output:
+        """Run a call of the mutant that it should refuse."""
+        with self._package.active():
+            return self._mutated.run_contradictory(problem, inputs, options, contradiction)
+
+    def run_without_buffers(self, problem: Problem, inputs: Inputs, options: RunOptions) -> Output:
+        """Run a call of the mutant whose results it makes itself."""
+        with self._package.active():
+            return self._mutated.run_without_buffers(problem, inputs, options)
+
     @functools.cached_property
-    def _mutated(self) -> Kernel:
+    def _mutated(self) -> _Adapter:
         """The adapter, loaded anew so that it holds the mutated package; inside ``active()``."""
-        made: Kernel = _loaded(_ADAPTER, self.name).kernel()
+        made: _Adapter = _loaded(_ADAPTER, self.name).kernel()
         return made
 
 

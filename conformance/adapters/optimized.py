@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -48,6 +48,23 @@ class _DecodeCall:
         """What the launches before have left, on the CPU."""
         strayed = self.canaries.written() if self.canaries is not None else ()
         return Output(self.out.cpu(), self.lse.cpu(), strayed=strayed)
+
+
+def _short_workspace(arguments: Arguments) -> Arguments:
+    workspace = arguments.workspace_buffer
+    assert isinstance(workspace, torch.Tensor)
+    if not len(workspace):
+        raise ValueError("the call needs no workspace")
+    return replace(arguments, workspace_buffer=workspace[:-1])
+
+
+CONTRADICTIONS: Mapping[str, Callable[[Arguments], Arguments]] = {
+    "a workspace one byte short": _short_workspace,
+    "a rank beyond the ranks": lambda arguments: replace(arguments, cp_rank=arguments.cp_world),
+    "ranks without the length of the context": lambda arguments: replace(
+        arguments, cp_world=2, causal_seqs=None
+    ),
+}
 
 
 class Optimized:
@@ -103,6 +120,27 @@ class Optimized:
         call = self._call(problem, inputs, options, lambda result: None)
         call.launch()
         return call
+
+    @property
+    def contradictions(self) -> tuple[str, ...]:
+        """What the wrapper refuses beside what `supports` says."""
+        return tuple(CONTRADICTIONS)
+
+    def run_contradictory(
+        self, problem: Problem, inputs: Inputs, options: RunOptions, contradiction: str
+    ) -> Output:
+        """The call with a contradiction in it, which the wrapper should refuse."""
+        call = self._call(problem, inputs, options, lambda result: None)
+        arguments = CONTRADICTIONS[contradiction](call.arguments)
+        out, lse = decode_on(call.device, arguments, call.lse)
+        return Output(out.cpu(), lse.cpu())
+
+    def run_without_buffers(self, problem: Problem, inputs: Inputs, options: RunOptions) -> Output:
+        """The call whose results the wrapper makes; the LSE is made anyway, and comes back."""
+        call = self._call(problem, inputs, options, lambda result: None)
+        arguments = replace(call.arguments, out=None, return_lse=False)
+        out, lse = decode_on(call.device, arguments)
+        return Output(out.cpu(), lse.cpu())
 
     def _call(
         self,

@@ -40,10 +40,20 @@ class Version:
         """What its kernels need of their inputs: shown by running them outside on the simulator.
 
         Table entries of a request's last 128-key tile are read, past its last page too. The FP8
-        kernels read them past the width of the table; the 16-bit kernels take 0 there.
+        kernels read them past the width of the table; the 16-bit kernels take 0 there. Their
+        reduction kernels read the lengths before they wait for the grid before them. What the race
+        check reports of them is in docs/peers.md.
         """
         tails = ("tile",) if dtype == FP8 else ("minimal", "tile")
-        return Limits(table_tails=tails, poison=False, empty_rows=False)
+        layouts = ("contiguous", "strided", "4-D")
+        return Limits(
+            table_tails=tails,
+            layouts=layouts,
+            poison=False,
+            empty_rows=False,
+            inputs_ready=True,
+            orders_accesses=False,
+        )
 
     def support(self, dtype: str, problem: Problem, *, can_be_asked: bool = False) -> Support:
         """Whether its wrapper takes ``problem`` in its kernels for ``dtype``, and why not.

@@ -45,7 +45,15 @@ from conformance.relations.gpu import (
     any_stream_will_do,
     two_hundred_repetitions_are_equal,
 )
+from conformance.relations.host import (
+    an_empty_batch_is_empty,
+    contradictions_are_refused,
+    outputs_may_be_left_to_the_kernel,
+    the_plan_fits,
+)
+from conformance.relations.overlap import what_may_overlap_waits_first
 from conformance.relations.question import Call, First, Relation, Run
+from conformance.relations.watched import every_access_is_ordered
 
 __all__ = [
     "GPU_RELATIONS",
@@ -73,12 +81,14 @@ RELATIONS: Mapping[str, Relation] = MappingProxyType(
     {
         relation.__name__: relation
         for relation in (
-            pages_may_lie_anywhere, unseen_slots_do_not_matter, batch_may_be_reversed,
-            a_request_is_as_good_alone, a_request_may_come_twice, heads_may_be_reversed,
-            any_number_of_splits_is_right, tokens_are_single_calls, ranks_merge_to_the_whole,
-            output_scale_is_a_factor, max_seq_len_is_a_hint, a_repetition_is_equal,
-            calls_leave_no_trace, pools_may_be_large, the_right_keys_are_seen,
-            any_page_size_is_right, any_number_of_sms_will_do, an_early_launch_changes_nothing,
+            every_access_is_ordered, any_page_size_is_right, pages_may_lie_anywhere,
+            unseen_slots_do_not_matter, batch_may_be_reversed, a_request_is_as_good_alone,
+            a_request_may_come_twice, heads_may_be_reversed, any_number_of_splits_is_right,
+            tokens_are_single_calls, ranks_merge_to_the_whole, output_scale_is_a_factor,
+            max_seq_len_is_a_hint, a_repetition_is_equal, calls_leave_no_trace, pools_may_be_large,
+            the_right_keys_are_seen, any_number_of_sms_will_do, an_early_launch_changes_nothing,
+            outputs_may_be_left_to_the_kernel, contradictions_are_refused, an_empty_batch_is_empty,
+            the_plan_fits, what_may_overlap_waits_first,
         )
     }
     | dict(GPU_RELATIONS)

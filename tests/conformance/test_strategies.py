@@ -19,7 +19,9 @@ from reference.problem import Problem
 from tests.conformance.fake_kernel import FakeKernel
 
 ROOT = Path(__file__).parents[2]
-CAREFUL = Limits(table_tails=("tile",), poison=False, empty_rows=False)
+CAREFUL = Limits(
+    table_tails=("tile",), layouts=("contiguous", "4-D"), poison=False, empty_rows=False
+)
 
 
 class Planning(FakeKernel):
@@ -33,10 +35,12 @@ class Planning(FakeKernel):
 
 
 class Picky(Planning):
-    """Takes neither pages of 16 nor, for 128 heads, pages of 32."""
+    """Takes neither pages of 16 nor, for 128 heads, pages of 32, and gives the LSE in base 2."""
 
     def supports(self, problem: Problem) -> Support:
         size = problem.page_size
+        if problem.lse_base != 2:
+            return Support(False)
         return Support(size != 16 and not (size == 32 and problem.dims.num_heads == 128))
 
 
@@ -93,7 +97,7 @@ def test_smoke_has_every_value_and_few_rows():
 
 
 @pytest.mark.parametrize(
-    ("profile", "fewest", "most_shapes"), [("smoke", 8, 10), ("default", 40, 26), ("deep", 120, 80)]
+    ("profile", "fewest", "most_shapes"), [("smoke", 8, 12), ("default", 40, 26), ("deep", 120, 80)]
 )
 def test_problems_are_distinct_and_share_shapes(profile, fewest, most_shapes):
     drawn = covering_array(profile, KERNELS["careful"])
@@ -112,6 +116,9 @@ def test_default_covers_what_a_kernel_must_be_judged_on():
     lengths = {length for p in problem_list for length in p.seq_lens}
     assert lengths >= {1, 127, 128, 129, 255, 256, 257, 640, 700, 63, 65, 17, 33}
     assert {recipe.page_order for _, recipe, _ in drawn} == {"random"}
+    assert {p.mask.window_left for p in problem_list} == {-1, 0, 7, 127}
+    assert {p.lse_base for p in problem_list} == {2, "e"}
+    assert {recipe.layout for _, recipe, _ in drawn} == {"contiguous", "4-D"}
     splits = {Planning().plan(p, choice.num_sms).num_splits for p, _, choice in drawn}
     assert splits >= {1, 2, 3, 8}
     assert len({choice.seed for _, _, choice in drawn}) == len(drawn)
@@ -128,7 +135,7 @@ def check_taken(kernel, problem, recipe, choice):
     assert kernel.supports(problem).ok
     assert recipe.table_tail in kernel.limits.table_tails
     assert kernel.limits.poison or not recipe.poison
-    assert problem.lse_base == kernel.algorithm.lse_base
+    assert recipe.layout in kernel.limits.layouts
     assert 1 <= choice.num_sms <= 148
     assert choice.num_splits is None
     if not kernel.limits.empty_rows:
