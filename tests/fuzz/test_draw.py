@@ -32,7 +32,7 @@ def drawn(strategy, number: int) -> Iterator[Case]:
 
 
 def test_everything_that_decides_a_case_varies() -> None:
-    found = list(drawn(cases(SUBJECT), 300))
+    found = list(drawn(cases(SUBJECT), 200))
     assert {case.property for case in found} > {COMPLETES}
     assert {case.policy.partition(":")[0] for case in found} == {
         "fair", *FIXED_POLICIES, "delay", "random", "pct",
@@ -43,14 +43,14 @@ def test_everything_that_decides_a_case_varies() -> None:
     assert {p.batch_size for p in problems} == {1, 2, 3}
     assert len({p.dims.num_heads for p in problems}) > 20
     assert {p.dcp.world for p in problems} == {1, 2, 4, 8}
-    assert len({case.seed for case in found}) > 250
+    assert len({case.seed for case in found}) > 150
     recipes = [Recipe.from_json(case.recipe) for case in found]
     for name in ("values", "table_tail", "layout", "poison", "spare_pages", "page_order"):
         assert len({getattr(recipe, name) for recipe in recipes}) > 1, name
 
 
 def test_most_cases_are_runs_and_every_relation_has_its_turn() -> None:
-    found = [case.property for case in drawn(cases(SUBJECT), 800)]
+    found = [case.property for case in drawn(cases(SUBJECT), 400)]
     assert 0.6 < found.count(COMPLETES) / len(found) < 0.85
     left_out = {"pools_may_be_large", *GPU_RELATIONS}
     assert set(found) == {COMPLETES, *RELATION_NAMES} - left_out
