@@ -92,9 +92,12 @@ class GlobalRaceCheck(RaceCheck):
             return
         actor = self._actor()
         for number, where in _pages(addresses, span):
-            history = self._pages.setdefault(number, History(_PAGE_BYTES))
-            self._check("global memory", history, where, int(write), actor)
-            self._check_clusters(self._grid.pages.setdefault(number, _Page()), where, write)
+            if number not in self._pages:
+                self._pages[number] = History(_PAGE_BYTES)
+            if number not in self._grid.pages:
+                self._grid.pages[number] = _Page()
+            self._check("global memory", self._pages[number], where, int(write), actor)
+            self._check_clusters(self._grid.pages[number], where, write)
 
     # 1. Flags
 
@@ -118,10 +121,12 @@ class GlobalRaceCheck(RaceCheck):
 
     def _check_clusters(self, page: _Page, where: Any, write: bool) -> None:
         site = self._site(write)
-        for earlier in (True, False):
+        for earlier in (True, False) if write else (True,):
             clusters = page.cluster[earlier][where]
-            foreign = (clusters != _NOBODY) & ~np.isin(clusters, list(self._seen))
-            if (write or earlier) and foreign.any():
+            foreign = clusters != _NOBODY
+            for number in self._seen:
+                foreign &= clusters != number
+            if foreign.any():
                 first = int(page.site[earlier][where][int(np.argmax(foreign))])
                 self._note_clusters(self._grid.sites[first], self._grid.sites[site])
         own = page.cluster[write]
