@@ -41,8 +41,9 @@ def cases() -> tuple[Case, ...]:
 
 
 def problems(kernel: Kernel, dtype: str, heads: int, queries: int) -> list[Asked]:
-    """Two calls of two splits: with one tile in each, and with five, which reuse every stage.
+    """Two calls of two splits: with one tile in each, and with ten.
 
+    Ten reuse each stage of every ring: with five, a wait for a free stage looked redundant.
     Both use one compilation, for a mutant belongs to a text. Inputs are drawn with seed 0 of the
     recipe with the fewest limits.
     """
@@ -50,7 +51,7 @@ def problems(kernel: Kernel, dtype: str, heads: int, queries: int) -> list[Asked
     choice = Choice(seed=0, num_sms=RunOptions().num_sms, num_splits=2)
     return [
         Asked.of(kernel, (_problem(dtype, heads, queries, keys), recipe, choice))
-        for keys in (256, 1200)
+        for keys in (256, 2500)
     ]
 
 
