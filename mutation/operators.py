@@ -21,6 +21,7 @@ from mutation.ptx import Mutant
 _STATEMENT = re.compile(
     r"^(?P<indent>\s*)(?P<guard>@!?%?\w+\s+)?(?P<opcode>[a-z][\w.:]*)\s+(?P<operands>.*);"
 )
+_SOURCE_FILE = re.compile(r"\s*\.file\b")
 _INTEGER = re.compile(r"^-?\d+$|^0x[0-9a-fA-F]+$")
 _FLOAT = re.compile(r"^0[fF][0-9a-fA-F]{8}$")
 _ADDRESS = re.compile(r"^\[(?P<base>%?\w+)(?P<offset>\+-?\d+)?\]$")
@@ -67,8 +68,9 @@ def change(mutant_id: str) -> Callable[[str], str]:
 
 
 def digest(text: str) -> str:
-    """The first eight hex digits of the SHA-256 of a PTX text."""
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
+    """The first eight hex digits of the SHA-256 of a PTX text, whatever files it comes from."""
+    code = "\n".join(line for line in text.split("\n") if not _SOURCE_FILE.match(line))
+    return hashlib.sha256(code.encode()).hexdigest()[:8]
 
 
 def mutants(text: str) -> Iterator[Mutant]:

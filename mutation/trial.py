@@ -29,7 +29,7 @@ from conformance.strategies import Drawn
 from reference.inputs import Inputs, make_inputs
 from reference.problem import Problem
 from simulator.checks import CHECKS
-from simulator.errors import ProgramError
+from simulator.errors import SimulationError, SimulatorBug
 
 SECONDS = 60  # of this process for one case of a mutant: many times what the kernel takes
 ALL_CHECKS = tuple(CHECKS)
@@ -125,6 +125,8 @@ class Trial:
             if new := found.findings - self._known:
                 by = " ".join(sorted({check for check, _ in new}))
                 return Verdict(by, number, f"{case}: {_told(new)}")
+            if found.end == SimulatorBug.__name__:  # says nothing of the mutant
+                return Verdict("", number, f"{case}: {found.end}: {found.reason}")
             if found.end != "right":
                 return Verdict(found.end, number, f"{case}: {found.reason}")
             is_alike = is_alike and found.facts == own.facts
@@ -144,7 +146,7 @@ class Trial:
         try:
             with limited(SECONDS):
                 output = kernel.run(asked.problem, given, options)
-        except ProgramError as error:
+        except SimulationError as error:
             return Outcome(type(error).__name__, error.message[:300])
         except TooLong:
             return Outcome("hang", f"more than {SECONDS} s")

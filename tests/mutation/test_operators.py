@@ -110,6 +110,11 @@ def test_another_compilation_stays_as_it_is():
     assert TextMutation(first.id)(other) == other
 
 
+def test_where_the_sources_lie_does_not_matter():
+    here, there = (f'.file 1 "/{folder}/kernel.py"\n' + TEXT for folder in ("here", "there"))
+    assert digest(here) == digest(there) != digest(here.replace("bar.sync", "bar.arrive"))
+
+
 def test_an_id_that_the_text_does_not_have_is_refused():
     with pytest.raises(ValueError, match="has no such statement"):
         TextMutation(f"{digest(TEXT)}-L4-nothing-0")(TEXT)

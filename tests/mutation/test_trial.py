@@ -11,7 +11,7 @@ from conformance.kernel import RunOptions
 from conformance.strategies import Choice
 from mutation.trial import ALL_CHECKS, Asked, Case, Trial
 from reference.problem import Dims, Problem, Recipe
-from simulator.errors import Deadlock, Location
+from simulator.errors import Deadlock, Location, SimulatorBug, Unsupported
 from simulator.launch import Extent, launch_kernel
 from tests.conformance.fake_kernel import FakeKernel, right, unwritten_head, zero_output
 from tests.simulator.ptx_text import module
@@ -91,6 +91,13 @@ def test_a_survivor_is_alike_only_if_it_makes_and_counts_the_same():
     old = launched(race(3, 4))
     assert judged(scripted(late=launched()), scripted(late=old)).is_alike
     assert not judged(scripted(late=Deadlock("no warp can go on"))).is_alike
+
+
+def test_what_the_simulator_refuses_is_refused_and_its_own_faults_say_nothing():
+    refused = judged(scripted(late=Unsupported("a lane that is diverged")))
+    assert (refused.by, refused.cases) == ("Unsupported", 2)
+    broken = judged(scripted(late=SimulatorBug("KeyError: 3")))
+    assert (broken.by, broken.reason) == ("", "problem 0, late 0: SimulatorBug: KeyError: 3")
 
 
 def test_a_case_in_which_the_kernel_is_wrong_judges_nothing():
