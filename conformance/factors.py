@@ -30,19 +30,20 @@ SHAPE_FACTORS = (
 )  # fmt: skip
 
 # A length is a number of keys or a place relative to the page; "queries" is seq_len_q; 129 and 132
-# are the first keys of a second tile, which with S tokens not every token sees.
+# are the first keys of a second tile, which with S tokens not every token sees. With "window at a
+# tile" the tokens' windows begin on both sides of the edge between two tiles.
 _DEFAULT: Levels = {
     "dtype": DTYPES,
     "heads_and_queries": ((1, 1), (16, 4), (128, 1), (64, 2), (40, 3)),
     "page_size": (128, 64, 32, 16),
     "causal": (True, False),
-    "window_left": (-1, 0, 7, 127),
+    "window_left": (-1, 0, 7, 200),
     "is_var_seq": (True, False),
     "enable_pdl": (False, True),
     "splits": (1, 2, 3, 8),
     "longest": (
         "queries", "queries - 1", "queries + 1", "page", "page - 1", "page + 1",
-        127, 128, 129, 132, 255, 256, 257, 640, 700,
+        127, 128, 129, 132, 255, 256, 257, 640, 700, "window at a tile",
     ),
     "batch_size": (1, 2, 3, 4),
     "others": ("equal", "shortest", "mixed"),  # the lengths of the other requests
@@ -70,7 +71,7 @@ _DEEP: Levels = {
         (1, 1), (12, 4), (16, 4), (128, 1), (64, 2), (40, 3), (8, 8), (96, 2), (128, 4),
     ),
     "page_size": (128, 64, 32, 16, 8, 4, 2),
-    "window_left": (-1, 0, 7, 127, 130),
+    "window_left": (-1, 0, 7, 130, 200),
     "longest": (*_DEFAULT["longest"], 383, 385, 511, 512, 513, 1023, 1025, 2048),
 }  # fmt: skip
 LEVELS: Mapping[str, Levels] = MappingProxyType(

@@ -228,6 +228,7 @@ def _keys(place: int | str, row: Row) -> int:
     places = {
         "queries": queries, "queries - 1": queries - 1, "queries + 1": queries + 1,
         "page": page, "page - 1": page - 1, "page + 1": page + 1,
+        "window at a tile": TILE_KEYS + max(0, row["window_left"]) + queries - 1,
     }  # fmt: skip
     return places[place] if isinstance(place, str) else place
 

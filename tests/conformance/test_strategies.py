@@ -116,12 +116,25 @@ def test_default_covers_what_a_kernel_must_be_judged_on():
     lengths = {length for p in problem_list for length in p.seq_lens}
     assert lengths >= {1, 127, 128, 129, 255, 256, 257, 640, 700, 63, 65, 17, 33}
     assert {recipe.page_order for _, recipe, _ in drawn} == {"random"}
-    assert {p.mask.window_left for p in problem_list} == {-1, 0, 7, 127}
+    assert {p.mask.window_left for p in problem_list} == {-1, 0, 7, 200}
     assert {p.lse_base for p in problem_list} == {2, "e"}
     assert {recipe.layout for _, recipe, _ in drawn} == {"contiguous", "4-D"}
+    assert any(windows_cross_a_tile(problem) for problem in problem_list)
     splits = {Planning().plan(p, choice.num_sms).num_splits for p, _, choice in drawn}
     assert splits >= {1, 2, 3, 8}
     assert len({choice.seed for _, _, choice in drawn}) == len(drawn)
+
+
+def windows_cross_a_tile(problem: Problem) -> bool:
+    """Whether the first token sees the second tile of 128 keys whole, and the last one does not.
+
+    So a mask is needed at its beginning alone.
+    """
+    tokens, window = problem.dims.seq_len_q, problem.mask.window_left
+    return window >= 0 and any(
+        keys - tokens - window <= 128 < keys - window - 1 and keys - tokens >= 256
+        for keys in problem.seq_lens
+    )
 
 
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
