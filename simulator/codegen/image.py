@@ -7,6 +7,7 @@ stays in the nearest cache; the others have places of their own in each warp.
 from __future__ import annotations
 
 import ctypes
+import mmap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -135,8 +136,10 @@ def lay_out(program: Program) -> Layout:
             words[slot] = used
             used += _room(BITS[program.registers[slot]])
         area = max(area, used)
-    shared = np.zeros(area + _ALIGN, np.uint8)
-    start = -(-shared.ctypes.data // _ALIGN) * _ALIGN
+    # Memory of its own pages: an allocator may give what lies below the limit, as it does in a
+    # Python whose executable has a fixed place, and an address could not be told from an offset.
+    shared = np.frombuffer(mmap.mmap(-1, area + _ALIGN), np.uint8)
+    start = shared.ctypes.data
     assert start >= ADDRESS_LIMIT
     locals_ = {slot for slots in local.values() for slot in slots}
     for slot, kind in enumerate(program.registers):
