@@ -170,7 +170,8 @@ def _related(subject: Subject, case: Case) -> Verdicts:
     """Return the result for the relation that the case names.
 
     Skipped where it says nothing of the problem, where the kernel does not take what it asks for,
-    and where the first run fails by itself, which other properties say.
+    where the first run fails by itself, which other properties say, and where a known limit says
+    that the kernel does not complete a call, or gets it wrong.
     """
     skipped = CaseResult(case, "skipped")
     problem, recipe = Problem.from_json(case.problem), Recipe.from_json(case.recipe)
@@ -188,7 +189,7 @@ def _related(subject: Subject, case: Case) -> Verdicts:
     def run(other: Call) -> Output:
         asked = facts(replace(case, problem=other.problem.to_json()), splits)
         for limit in subject.limits:
-            if limit.concerns(COMPLETES, asked):
+            if any(limit.concerns(name, asked) for name in (COMPLETES, matches_float64.__name__)):
                 raise UsageError(f"what it asks for is beyond known limit {limit.id}")
         return subject.kernel.run(other.problem, other.inputs, other.options)
 

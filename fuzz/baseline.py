@@ -56,7 +56,9 @@ def _checked_out(revision: str) -> Path:
         ASIDE.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix="partial-", dir=ASIDE))
         with tarfile.open(fileobj=BytesIO(_git("archive", revision, PACKAGE))) as archive:
-            archive.extractall(partial, filter="data")
+            # Only files and folders below it; a Python before 3.11.4 does not know the filter.
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)
+            archive.extractall(partial)
         # What was compiled is found by its sources, so both versions may look in one place.
         (partial / ".cache").symlink_to(ROOT / ".cache")
         partial.rename(folder)

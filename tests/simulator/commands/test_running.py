@@ -89,7 +89,6 @@ REFUSALS = [
     (["--policy", "nope"], "policy 'nope' is not one of fair"),
     (["--policy", "pct:0"], "policy 'pct:0': at most 2 numbers from 1"),
     (["--checks", "memcheck,x"], "check 'x' is none of the checks bounds"),
-    (["--engine", "native", "--checks", "racecheck"], "races and proxy are found by executor"),
 ]
 
 
