@@ -215,7 +215,8 @@ class _Decoder:
         targets: list[Target] = []
         for slot, node in zip(entry.results, flat[:count], strict=True):
             targets.extend(self._targets(slot, node))
-        sources = map(self._source, entry.operands, flat[count:])
+        operands = (flat[:1] if entry.updates else []) + flat[count:]
+        sources = map(self._source, entry.operands, operands)
         return Operation(entry, tuple(targets), tuple(sources), self.predicate(item.guard), item)
 
     def _targets(self, slot: Slot, node: nodes.Operand) -> Iterable[Target]:
@@ -279,7 +280,7 @@ def _find(item: nodes.Instruction) -> Entry | None:
     for entry in families.TABLE.get(item.mnemonic, ()):
         if entry.kind in (Kind.BRANCH, Kind.EXIT):
             return entry
-        slots = entry.results + entry.operands
+        slots = entry.written
         if len(slots) == len(flat) and all(
             _fits(slot, node, result=i < len(entry.results))
             for i, (slot, node) in enumerate(zip(slots, flat, strict=True))

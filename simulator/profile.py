@@ -35,7 +35,7 @@ CLASSES: Final = {
     "global": "loads, stores and atomics of global memory and generic addresses, prefetches",
     "shared": "loads, stores and atomics of shared memory, ldmatrix and stmatrix",
     "tmem": "tcgen05.ld, st, cp, shift, alloc and dealloc",
-    "mma": "tcgen05.mma",
+    "mma": "tcgen05.mma and wgmma.mma_async",
     "tma": "bulk copies",
     "cp.async": "cp.async",
     "synchronisation": "barriers, mbarriers, fences, commits, waits for groups, griddepcontrol",
@@ -72,6 +72,8 @@ def instruction_class(mnemonic: str) -> str:
         return "special"
     if opcode == "tcgen05":
         return _tcgen05_class(parts[1])
+    if opcode == "wgmma":
+        return "mma" if parts[1] == "mma_async" else "synchronisation"
     if opcode == "cp":
         return _copy_class(parts)
     if opcode in ("ld", "st", "ldu", "atom", "red"):

@@ -33,13 +33,14 @@ _WORD_BYTES = 4
 # 1. cp.async: a few bytes a lane, in order for each warp
 
 
-def _engine(warp: Warp, name: str) -> str:
+def engine_of(warp: Warp, name: str) -> str:
+    """The engine, of a kind by ``name``, that does a warp's own work in order."""
     return f"{name} of warp {warp.rank} of CTA rank {warp.cta.rank}"
 
 
 def store_engine(warp: Warp) -> str:
     """The engine of the warp's bulk stores, which its bulk groups wait for."""
-    return _engine(warp, _BULK_STORE)
+    return engine_of(warp, _BULK_STORE)
 
 
 def own(cta: Cta, address: int) -> int:
@@ -95,7 +96,7 @@ def cp_async_zero_fill(
             data = _filled(cta.cluster.memory, source[some], n, span)
             cta.shared.store(target[some] & OFFSET_MASK, data.itemsize, data)
 
-    cta.cluster.asynchronous.submit(_engine(warp, _CP_ASYNC), copy, cta.cluster.site(warp))
+    cta.cluster.asynchronous.submit(engine_of(warp, _CP_ASYNC), copy, cta.cluster.site(warp))
 
 
 def _filled(memory: GlobalMemory, addresses: Array, count: int, span: int) -> Array:
@@ -127,7 +128,7 @@ def cp_async_arrive(warp: Warp, mask: Mask | None, address: Array) -> None:
             barrier.arrive(count)
 
     cluster = warp.cta.cluster
-    cluster.asynchronous.submit(_engine(warp, _CP_ASYNC), arrive, cluster.site(warp))
+    cluster.asynchronous.submit(engine_of(warp, _CP_ASYNC), arrive, cluster.site(warp))
 
 
 # 2. Groups of copies, which a warp waits for in order
@@ -147,26 +148,26 @@ def _declare_groups(prefix: str, name: str, reads: tuple[str, ...]) -> None:
         groups = warp.groups.get(name, [])
         count = int(pending[0])
         ticket = groups[-1 - count] if len(groups) > count else 0
-        return _wait(warp, name, ticket, is_read=r == ".read")
+        return wait_for(warp, name, ticket, is_read=r == ".read")
 
     if prefix == "cp.async":
 
         @instruction(f"{prefix}.wait_all", section=section, kind=Kind.WAIT)
         def wait_all(warp: Warp, mask: Mask | None) -> Any:
             """Wait for all copies of the warp, whether in a group or not."""
-            return _wait(warp, name, warp.cta.cluster.asynchronous.submitted)
+            return wait_for(warp, name, warp.cta.cluster.asynchronous.submitted)
 
 
 _declare_groups("cp.async", _CP_ASYNC, ("",))
 _declare_groups("cp.async.bulk", _BULK_STORE, ("", ".read"))
 
 
-def _wait(warp: Warp, name: str, ticket: int, *, is_read: bool = False) -> Any:
+def wait_for(warp: Warp, name: str, ticket: int, *, is_read: bool = False) -> Any:
     """Wait for the work that was submitted to the warp's engine ``name`` up to ``ticket``.
 
     The whole work is waited for even where only its reads need be: that is legal.
     """
-    engine = _engine(warp, name)
+    engine = engine_of(warp, name)
     asynchronous = warp.cta.cluster.asynchronous
     if asynchronous.owes(engine, ticket):
         warp.block_on(asynchronous.engine(engine), "the end")
@@ -284,7 +285,7 @@ def _load(
                 cluster.mbarrier(mbarrier).complete_tx(tensor.box_bytes)
             cluster.counts["tma_load_bytes"] += tensor.box_bytes
 
-        engine = _engine(warp, f"bulk load {cluster.counts['tma_loads']}")
+        engine = engine_of(warp, f"bulk load {cluster.counts['tma_loads']}")
         cluster.counts["tma_loads"] += 1
         # Loads that signal one barrier end together; to others they stand in no order.
         agent = f"bulk loads to {cluster.shared_name(places[0][2])}" if places else engine

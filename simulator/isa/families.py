@@ -25,6 +25,7 @@ from simulator.isa import (
     synchronisation,
     tcgen05,
     warp_level,
+    warpgroup,
 )
 from simulator.isa.table import TABLE
 
@@ -34,5 +35,6 @@ FAMILIES = (
     approximation, atomics, bit_field, block_scale, bulk_copy, bulk_linear, comparison, control,
     conversion, float32, float64, half, integer, launch_control, logic, matrix_fragments,
     matrix_multiply, memory, move, packed_conversion, remote, synchronisation, tcgen05, warp_level,
+    warpgroup,
 )  # fmt: skip
 """The modules whose declarations fill ``TABLE``."""

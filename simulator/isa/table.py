@@ -13,7 +13,9 @@ receives that variable's value.
 **Signatures.** ``results = operands``, or operands alone. A token is a type (``u32``, ``pred``,
 ``f32x2``), ``(u32*4)`` or ``(b32 b32)`` for a PTX vector, ``[b32]`` for an address whose base has
 that width, ``[b64 s32*3]`` for a tensor-map address with coordinates, and ``a|b`` for a pair of
-results. Several declarations may share a mnemonic: the first whose signature fits is taken.
+results. ``&`` before the first result says that its old value is read too: the function
+receives it as its first operand, the text names it once. Several declarations may share a mnemonic:
+the first whose signature fits is taken.
 
 **Functions.** Values are numpy arrays over the 32 lanes, in the dtype of their type; a packed type
 such as ``f32x2`` has 64 elements, lane-major. A vector operand arrives as a tuple, an address as
@@ -84,6 +86,13 @@ class Entry:
     operands: tuple[Slot, ...]
     function: Callable[..., Any] | None
     converged: bool
+    updates: bool = False
+    """Whether the first result is also the first operand, which the text doesn't repeat."""
+
+    @property
+    def written(self) -> tuple[Slot, ...]:
+        """The slots in the order in which a PTX text writes them."""
+        return self.results + self.operands[self.updates :]
 
 
 TABLE: Final[dict[str, list[Entry]]] = {}
@@ -110,8 +119,11 @@ def instruction(
         for mnemonic, entry in _expand(template, signature, variables, function):
             results, operands = parse_signature(entry.signature)
             TABLE.setdefault(mnemonic, []).append(
-                Entry(mnemonic, template, section, kind, results, operands, entry.bound, converged)
-            )
+                Entry(
+                    mnemonic, template, section, kind, results, operands, entry.bound, converged,
+                    updates=entry.signature.startswith("&"),
+                )
+            )  # fmt: skip
         return function
 
     return declare
@@ -155,7 +167,8 @@ def parse_signature(signature: str) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]
     left, equals, right = signature.partition("=")
     if not equals:
         left, right = "", signature
-    return _slots(left.replace("|", " ")), _slots(right)
+    results, operands = _slots(left.replace("|", " ")), _slots(right)
+    return results, (results[:1] if left.startswith("&") else ()) + operands
 
 
 def _slots(text: str) -> tuple[Slot, ...]:

@@ -129,13 +129,17 @@ class SharedMemory:
         self.bytes.reshape(-1, _CHUNK)[chunks] = values.reshape(-1, _CHUNK)
         self.valid.reshape(-1, _CHUNK)[chunks] = 1
 
-    def read_chunks(self, chunks: Offsets) -> npt.NDArray[np.uint8]:
-        """The bytes of 16-byte chunks at ``chunks``, one after another."""
+    def read_chunks(self, chunks: Offsets, *, reported: bool = True) -> npt.NDArray[np.uint8]:
+        """The bytes of 16-byte chunks at ``chunks``, one after another.
+
+        Unless ``reported`` the observer isn't told: of an access that it is told of elsewhere.
+        """
         self._check_range(chunks * _CHUNK + _CHUNK - 1)
         if self._check_initialised and not self.valid.reshape(-1, _CHUNK)[chunks].all():
             written = self.valid.reshape(-1, _CHUNK)[chunks].all(axis=-1)
             self._refuse_unwritten(chunks[~written] * _CHUNK)
-        self._report(chunks, _CHUNK, write=False)
+        if reported:
+            self._report(chunks, _CHUNK, write=False)
         return self.bytes.reshape(-1, _CHUNK)[chunks].reshape(-1)
 
     def _report(self, index: Offsets, item_bytes: int, *, write: bool) -> None:
