@@ -32,6 +32,7 @@ from tests.simulator.ptx_text import aligned, module, run
 from tests.simulator.sanitizer.test_checks import FAULTS
 from tests.simulator.test_bulk_copy import load_box, store_box
 from tests.simulator.test_bulk_copy import tensor_map as map_bytes
+from tests.simulator.warpgroup_refusals import warpgroup_refusals
 
 SHARED = "mov.u32 %r1, smem;\n"
 PAIR = {"grid": 2, "cluster": 2}
@@ -345,6 +346,11 @@ def block_scales() -> Iterator[Case]:
     return (Case(*refusal) for refusal in scaled_refusals())
 
 
+def warpgroups() -> Iterator[Case]:
+    """What products of warpgroups refuse."""
+    return (Case(*refusal) for refusal in warpgroup_refusals())
+
+
 def tensor_memories() -> Iterator[Case]:
     """What TMEM refuses."""
     alloc = "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r1], {};\n"
@@ -452,7 +458,7 @@ def _broken() -> None:
 
 GROUPS = (
     instructions, memory, barriers, launches, atomics, bulk_copies, tensor_cores, block_scales,
-    tensor_memories, texts, hosts, checks, bugs,
+    warpgroups, tensor_memories, texts, hosts, checks, bugs,
 )  # fmt: skip
 CASES = [case for group in GROUPS for case in group()]
 
