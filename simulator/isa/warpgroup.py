@@ -9,11 +9,9 @@ its group. D is computed at the issue, since registers can't be written later; t
 once more when the operation completes, and ``Trap`` says if they have changed meanwhile. That D
 itself isn't touched before the wait is **not** checked.
 
-On an H200 the same kernels gave the same bits as the accumulation ``hopper`` for f16, bf16 and tf32
-into f32 and for 8-bit operands into f16, in every layout of the tests. Of 8-bit operands into f32
-the device drops the last 10 bits of each result as well, which ``hopper`` doesn't. Of 8,192 f16
-results of f16 operands one differed in its last place. Products of whole numbers, of single bits
-and of sparse matrices are not here.
+With the accumulation ``hopper`` the sums are those of an H200, bit for bit, but for f16 operands
+into f16, which are rounded twice here (tests/simulator/isa/test_warpgroup_on_gpu.py). Products of
+whole numbers, of single bits and of sparse matrices are not here.
 
 Sources: PTX ISA 9.7.15, Asynchronous Warpgroup Level Matrix Instructions, with its figures of
 fragments and its table of matrix descriptors.
@@ -32,6 +30,7 @@ from simulator.isa.bulk_copy import engine_of, wait_for
 from simulator.isa.table import Kind, instruction
 from simulator.machine.tensor_core import K_BYTES, SharedDescriptor, operand_chunks
 from simulator.machine.warp import LANES, Mask, Warp, uniform
+from simulator.numerics.accumulate import written
 from simulator.numerics.formats import BF16, E4M3, E5M2, F16, TF32, Floats, Format, decode, encode
 
 Array = Any
@@ -184,13 +183,16 @@ def _multiplier(form: _Form) -> Callable[..., Array]:
         values = [t.values(x) for t, x in zip(tiles, data, strict=True)]
         rows = _fragment_values(a, of_a) if form.a_in_registers else values[0]
         is_half = form.d == "f16"
-        total = warp.cta.cluster.launch.accumulate(
+        accumulate = warp.cta.cluster.launch.accumulate
+        total = accumulate(
             rows * np.float32(_sign(sign_a)),
             values[-1] * np.float32(_sign(sign_b)),
             _matrix(_widened(d, is_half)) if added[0] else None,
             step=form.depth,
             formats=(of_a, of_b),
         )
+        if not is_half:
+            total = written(total, accumulate, (of_a, of_b))
         _issue(warp, form, tiles, data)
         return _narrowed(_registers(total), is_half)
 

@@ -20,6 +20,7 @@ Doubles = NDArray[np.float64]
 FRACTION_BITS = 25
 """Bits below the largest exponent that a fused step of a B200 tensor core keeps."""
 
+_HOPPER_WRITTEN = np.uint32(0xFFFFFFFF << 10 & 0xFFFFFFFF)
 _ACCUMULATOR_MIN_EXPONENT = -126
 _F32_SIGNIFICAND_BITS = 24
 
@@ -90,6 +91,17 @@ class FusedModel:
 B200: Final = FusedModel(FRACTION_BITS, FRACTION_BITS)
 HOPPER: Final = FusedModel(13, FRACTION_BITS)
 FUSED_MODELS: Final = MappingProxyType({"b200": B200, "hopper": HOPPER})
+
+
+def written(total: Floats, accumulate: Accumulate, formats: tuple[Format, Format]) -> Floats:
+    """What ``wgmma`` writes of sums for an f32 accumulator.
+
+    Hopper drops all but 13 fraction bits where both operands have 8 bits; measured on an H200.
+    """
+    is_hopper = accumulate is hopper or getattr(accumulate, "model", None) is HOPPER
+    if not is_hopper or HOPPER.bits(formats) != HOPPER.narrow:
+        return total
+    return (total.view(np.uint32) & _HOPPER_WRITTEN).view(np.float32)
 
 
 def _fused(

@@ -28,10 +28,12 @@ _PROLOGUE = """
 Value = np.ndarray | Tensor | int | bytes
 
 
-def module(body: str, params: Sequence[str] = (), *, directives: str = "") -> str:
+def module(
+    body: str, params: Sequence[str] = (), *, directives: str = "", target: str = "sm_100a"
+) -> str:
     """A module with one kernel ``k``; ``params`` are its parameters as PTX declares them."""
     return (
-        ".version 8.8\n.target sm_100a\n.address_size 64\n"
+        f".version 8.8\n.target {target}\n.address_size 64\n"
         ".extern .shared .align 1024 .b8 smem[];\n"
         f".visible .entry k({', '.join(params)})\n{directives}\n"
         f"{{{_PROLOGUE}\n{body}\n    ret;\n}}\n"

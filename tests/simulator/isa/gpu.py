@@ -55,6 +55,29 @@ class Gpu:
         if status:
             raise RuntimeError(f"{name}: CUDA error {status}")
 
+    def launch(
+        self, source: str, arrays: Sequence[np.ndarray], threads: int, shared_bytes: int
+    ) -> None:
+        """Run the kernel ``k`` of a module, as one CTA, on arrays, which it may change."""
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        if self._driver.cuModuleLoadData(ctypes.byref(module), source.encode() + b"\0"):
+            raise CompileError(source)
+        self._call("cuModuleGetFunction", ctypes.byref(function), module, b"k")
+        self._call("cuFuncSetAttribute", function, 8, shared_bytes)  # the most dynamic ones
+        pointers = [ctypes.c_uint64() for _ in arrays]
+        places = [ctypes.c_void_p(a.ctypes.data) for a in arrays]
+        sizes = [ctypes.c_size_t(a.nbytes) for a in arrays]
+        for pointer, place, size in zip(pointers, places, sizes, strict=True):
+            self._call("cuMemAlloc_v2", ctypes.byref(pointer), size)
+            self._call("cuMemcpyHtoD_v2", pointer, place, size)
+        parameters = (ctypes.c_void_p * len(arrays))(*(ctypes.addressof(p) for p in pointers))
+        shape = (1, 1, 1, threads, 1, 1, shared_bytes)
+        self._call("cuLaunchKernel", function, *shape, None, parameters, None)
+        for pointer, place, size in zip(pointers, places, sizes, strict=True):
+            self._call("cuMemcpyDtoH_v2", place, pointer, size)
+            self._call("cuMemFree_v2", pointer)
+        self._call("cuModuleUnload", module)
+
     def run(self, entry: Entry, rounds: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
         """The results of each round of operands (arrays over 32 lanes) of one instruction."""
         source, result_bytes = kernel(entry, rounds, self.target)

@@ -13,7 +13,7 @@ from simulator.isa import warpgroup
 from simulator.numerics.formats import BF16, E4M3, E5M2, F16, TF32, Format, decode
 from simulator.policy import Policy
 from tests.simulator.machine.test_tensor_core import Operand, random_codes
-from tests.simulator.ptx_text import aligned, failure, run
+from tests.simulator.ptx_text import aligned, failure, module, run
 
 THREADS, ROWS = 128, 64
 IMAGE_BYTES = 1 << 16
@@ -174,6 +174,10 @@ class Product:
         )  # fmt: skip
         return self.arrays["d"].astype(np.float64)
 
+    def text(self, target: str) -> str:
+        """The module of the kernel for a device."""
+        return module(self.body(), [f".param .u64 {name}" for name in self.arrays], target=target)
+
 
 def vector(names: list[str]) -> str:
     return "{" + ", ".join(names) + "}"
@@ -202,6 +206,21 @@ def test_products(form):
         room = 2.0**-10 * np.abs(product.exact) + 2.0**-9 * product.size
     assert safe.mean() > 0.01
     assert (np.abs(found - product.exact) <= room)[safe].all()
+
+
+@pytest.mark.parametrize(
+    ("form", "accumulation", "cut"),
+    [
+        (Form(16, E4M3, E5M2), "hopper", True),
+        (Form(16, E4M3, E5M2), "b200", False),
+        (Form(16, F16, F16), "hopper", False),
+    ],
+)
+def test_hopper_writes_few_bits_of_sums_of_8_bit_operands(form, accumulation, cut):
+    product = Product(form, seed=6)
+    product.run(accumulation=accumulation)
+    low = product.arrays["d"].view(np.uint32) & np.uint32(0x3FF)
+    assert bool((low == 0).all()) == cut
 
 
 # 2. What is refused
